@@ -1,0 +1,1 @@
+"""tcexport: ship a PyTorch model as one file that runs without PyTorch."""

@@ -1,0 +1,1 @@
+"""Traced program → binaries, one per target."""

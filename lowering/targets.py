@@ -1,0 +1,54 @@
+"""The targets that code is generated for: how LLVM is told, and what kernels may count on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..artifacts.platforms import CPU_LEVELS, CpuLevel
+
+DEFAULT_CPU_LEVELS = ("x86-64-v3", "x86-64-v4")
+
+
+@dataclass(frozen=True)
+class CpuTarget:
+    """One CPU level as the code generator sees it.
+
+    ``lanes`` is the number of float32 values in one vector register and ``tile_rows`` the rows of a
+    GEMM register tile that is two vectors wide: together they fill the register file (32 registers
+    with AVX-512 and NEON, 16 before).
+    """
+
+    level: CpuLevel
+    llvm: tuple[tuple[str, Any], ...]
+    lanes: int
+    tile_rows: int
+
+    @property
+    def name(self) -> str:
+        return self.level.name
+
+    @property
+    def triple(self) -> str:
+        return dict(self.llvm)["mtriple"]
+
+
+def _x86(name: str, lanes: int, tile_rows: int) -> CpuTarget:
+    llvm = (("kind", "llvm"), ("mtriple", "x86_64-unknown-linux-gnu"), ("mcpu", name))
+    return CpuTarget(CPU_LEVELS[name], llvm, lanes, tile_rows)
+
+
+CPU_TARGETS: dict[str, CpuTarget] = {
+    target.name: target
+    for target in (
+        _x86("x86-64-v2", 4, 6),
+        _x86("x86-64-v3", 8, 6),
+        _x86("x86-64-v4", 16, 12),
+        CpuTarget(
+            CPU_LEVELS["aarch64"],
+            (("kind", "llvm"), ("mtriple", "aarch64-unknown-linux-gnu"), ("mattr", ("+neon",))),
+            4,
+            12,
+        ),
+    )
+}
