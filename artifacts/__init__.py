@@ -1,0 +1,1 @@
+"""The file format: manifest, contract, container, weights, errors. Imports nothing above it."""

@@ -1,0 +1,347 @@
+"""The contract of a bundle: every assumption of the trace, the compiler and the target, as data.
+
+The exporter derives it once; the runtime believes nothing else. Guards are expressions over *dims*,
+which carry the user's names and say where each value is read from: an axis of an input, or an
+integer input itself. Checking a call is: match the arguments to the structure, compare dtypes, ranks
+and fixed values, read the dims, check axes, ranges and guards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from .errors import Location
+from .expr import Expr, ExprError, dims_of, from_data
+
+Plain: TypeAlias = "None | bool | int | float | str"
+PLAIN_TYPES: tuple[type, ...] = (type(None), bool, int, float, str)
+
+MAX_RANK = 32
+MAX_INPUTS = 4096
+MAX_GUARDS = 65536
+MAX_SIZE = 2**62
+
+
+class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class Origin(_Data):
+    """Where an assumption comes from: a reason in words and, where there is one, the user's line."""
+
+    reason: str
+    location: Location | None = None
+
+    def __str__(self) -> str:
+        if self.location is None:
+            return self.reason
+        text = self.location.text or self.reason
+        return f"{text}  ({self.location})"
+
+
+# --- the shape of arguments and results -----------------------------------------------------------
+
+
+class Leaf(_Data, tag="leaf", tag_field="node"):
+    """One input or output, by its index in the flat list."""
+
+    index: int
+
+
+class TupleNode(_Data, tag="tuple", tag_field="node"):
+    items: tuple[Node, ...]
+
+
+class ListNode(_Data, tag="list", tag_field="node"):
+    items: tuple[Node, ...]
+
+
+class DictNode(_Data, tag="dict", tag_field="node"):
+    """A dict with plain keys, in the order of the example."""
+
+    keys: tuple[str | int, ...]
+    items: tuple[Node, ...]
+
+
+class NamedTupleNode(_Data, tag="namedtuple", tag_field="node"):
+    name: str
+    fields: tuple[str, ...]
+    items: tuple[Node, ...]
+
+
+class AbsentNode(_Data, tag="absent", tag_field="node"):
+    """A parameter that was left at a default that is not plain data: it must be left out."""
+
+
+Node: TypeAlias = "Leaf | TupleNode | ListNode | DictNode | NamedTupleNode | AbsentNode"
+
+
+class Parameter(_Data):
+    """One parameter of the model's ``forward``. ``optional``: the call may leave it out, since
+    every leaf of it is fixed at the default."""
+
+    name: str
+    kind: Literal["positional", "either", "keyword"]
+    structure: Leaf | TupleNode | ListNode | DictNode | NamedTupleNode | AbsentNode
+    optional: bool = False
+
+
+class Fixed(_Data, tag="fixed", tag_field="kind"):
+    """A value that was fixed at export and is compared by type and by value.
+
+    ``text`` is ``repr`` for numbers (so that inf, nan and -0.0 survive JSON) and the text itself
+    for a str.
+    """
+
+    path: str
+    type: Literal["none", "bool", "int", "float", "str"]
+    text: str
+
+    @classmethod
+    def of(cls, path: str, value: Plain) -> Fixed:
+        if value is None:
+            return cls(path, "none", "None")
+        if isinstance(value, str):
+            return cls(path, "str", value)
+        return cls(path, type(value).__name__, repr(value))  # type: ignore[arg-type]
+
+    @property
+    def value(self) -> Plain:
+        if self.type == "none":
+            return None
+        if self.type == "str":
+            return self.text
+        if self.type == "bool":
+            return self.text == "True"
+        return int(self.text) if self.type == "int" else float(self.text)
+
+    def admits(self, value: Any) -> bool:
+        """Whether ``value`` has the type and the value that were fixed; ``1`` is not ``True``."""
+        return type(value) in PLAIN_TYPES and Fixed.of(self.path, value) == self
+
+
+class TensorInput(_Data, tag="tensor", tag_field="kind"):
+    """A tensor argument. ``shape``: an int, a dim's name or an expression for each axis."""
+
+    path: str
+    dtype: str
+    shape: tuple[Any, ...]
+
+
+class TensorOutput(_Data, tag="tensor", tag_field="kind"):
+    """A tensor result: number ``result`` of those that the compiled function returns."""
+
+    path: str
+    dtype: str
+    shape: tuple[Any, ...]
+    result: int
+
+
+class SizeOutput(_Data, tag="size", tag_field="kind"):
+    """A result that is an int computed from the dims."""
+
+    path: str
+    value: Any
+
+
+# --- assumptions ----------------------------------------------------------------------------------
+
+
+class AxisSource(_Data, tag="axis", tag_field="read"):
+    """The dim is read from an axis: ``(size - offset) // scale``; the axis' own check does the rest."""
+
+    input: int
+    axis: int
+    scale: int = 1
+    offset: int = 0
+
+
+class ValueSource(_Data, tag="value", tag_field="read"):
+    """The dim is the value of an integer input with one element."""
+
+    input: int
+
+
+class Dim(_Data):
+    """A name for a size (or an integer) that varies from call to call, with its range.
+
+    Allowed are ``lo``, ``lo + step``, … up to ``hi`` (None: without end).
+    """
+
+    name: str
+    source: AxisSource | ValueSource
+    lo: int
+    hi: int | None
+    lo_from: Origin
+    hi_from: Origin
+    step: int = 1
+    step_from: Origin | None = None
+
+    def span(self) -> str:
+        """The range as it is typed: ``1..512``, ``4..16:4``, ``1..`` where it has no end."""
+        text = f"{self.lo}..{'' if self.hi is None else self.hi}"
+        return f"{text}:{self.step}" if self.step != 1 else text
+
+
+class Guard(_Data):
+    """Must hold for every call. ``expr`` is a comparison or logic over dims."""
+
+    expr: Any
+    origin: Origin
+
+
+class IndexGuard(_Data):
+    """All values of an integer input must lie in ``lo..hi``, both included."""
+
+    input: int
+    lo: Any
+    hi: Any
+    origin: Origin
+
+
+class Contract(_Data):
+    """All that a call is held against. See the module's text for the order of the checks."""
+
+    dims: tuple[Dim, ...]
+    parameters: tuple[Parameter, ...]
+    inputs: tuple[TensorInput | Fixed, ...]
+    guards: tuple[Guard, ...]
+    index_guards: tuple[IndexGuard, ...]
+    outputs: tuple[TensorOutput | SizeOutput | Fixed, ...]
+    result: Leaf | TupleNode | ListNode | DictNode | NamedTupleNode
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+class ContractError(ValueError):
+    """Data that has the form of a contract but does not make sense as one."""
+
+
+def leaves(node: Node) -> list[int]:
+    """The indices of the leaves below a node, left to right."""
+    if isinstance(node, Leaf):
+        return [node.index]
+    if isinstance(node, AbsentNode):
+        return []
+    return [index for item in node.items for index in leaves(item)]
+
+
+def checked(contract: Contract) -> Contract:
+    """The same contract with every expression validated and turned into tuples.
+
+    Raises:
+        ContractError: it names something that is not there, or is out of bounds.
+    """
+    if len(contract.inputs) > MAX_INPUTS or len(contract.outputs) > MAX_INPUTS:
+        raise ContractError("too many inputs or outputs")
+    if len(contract.guards) + len(contract.index_guards) > MAX_GUARDS:
+        raise ContractError("too many guards")
+    names = [dim.name for dim in contract.dims]
+    known = frozenset(names)
+    if len(known) != len(names):
+        raise ContractError("two dims with one name")
+
+    def expr(data: Any) -> Expr:
+        try:
+            return from_data(data, known)
+        except ExprError as error:
+            raise ContractError(str(error)) from None
+
+    def shape(data: tuple[Any, ...]) -> tuple[Expr, ...]:
+        if len(data) > MAX_RANK:
+            raise ContractError("rank too large")
+        return tuple(expr(size) for size in data)
+
+    def tensor_at(index: int) -> TensorInput:
+        if not 0 <= index < len(contract.inputs):
+            raise ContractError(f"no input {index}")
+        found = contract.inputs[index]
+        if not isinstance(found, TensorInput):
+            raise ContractError(f"input {index} is not a tensor")
+        return found
+
+    for dim in contract.dims:
+        source = tensor_at(dim.source.input)
+        if isinstance(dim.source, AxisSource):
+            if not 0 <= dim.source.axis < len(source.shape):
+                raise ContractError(f"dim {dim.name}: no axis {dim.source.axis}")
+            if dim.source.scale < 1:
+                raise ContractError(f"dim {dim.name}: scale must be positive")
+        if dim.step < 1 or abs(dim.lo) > MAX_SIZE or abs(dim.hi or 0) > MAX_SIZE:
+            raise ContractError(f"dim {dim.name}: range out of bounds")
+    _check_structure(
+        [parameter.structure for parameter in contract.parameters], len(contract.inputs)
+    )
+    _check_structure([contract.result], len(contract.outputs))
+    for item in (*contract.inputs, *contract.outputs):
+        if isinstance(item, Fixed):
+            _check_fixed(item)
+    return msgspec.structs.replace(
+        contract,
+        inputs=tuple(
+            msgspec.structs.replace(item, shape=shape(item.shape))
+            if isinstance(item, TensorInput)
+            else item
+            for item in contract.inputs
+        ),
+        guards=tuple(
+            msgspec.structs.replace(guard, expr=expr(guard.expr)) for guard in contract.guards
+        ),
+        index_guards=tuple(
+            msgspec.structs.replace(guard, lo=expr(guard.lo), hi=expr(guard.hi))
+            for guard in contract.index_guards
+            if tensor_at(guard.input)
+        ),
+        outputs=tuple(_checked_output(output, shape, expr) for output in contract.outputs),
+    )
+
+
+def _checked_output(output: Any, shape: Any, expr: Any) -> Any:
+    if isinstance(output, TensorOutput):
+        return msgspec.structs.replace(output, shape=shape(output.shape))
+    if isinstance(output, SizeOutput):
+        return msgspec.structs.replace(output, value=expr(output.value))
+    return output
+
+
+def _check_structure(nodes: list[Any], count: int) -> None:
+    found = [index for node in nodes for index in leaves(node)]
+    if sorted(found) != list(range(count)):
+        raise ContractError("the structure does not name every leaf exactly once")
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (Leaf, AbsentNode)):
+            continue
+        if isinstance(node, DictNode) and len(node.keys) != len(node.items):
+            raise ContractError("a dict with more keys than items")
+        if isinstance(node, NamedTupleNode) and len(node.fields) != len(node.items):
+            raise ContractError("a named tuple with more fields than items")
+        stack.extend(node.items)
+
+
+def _check_fixed(item: Fixed) -> None:
+    try:
+        value = item.value
+    except ValueError:
+        raise ContractError(f"{item.path}: bad fixed value") from None
+    if item.type == "float" and isinstance(value, float) and math.isnan(value):
+        return
+    if Fixed.of(item.path, value) != item:
+        raise ContractError(f"{item.path}: bad fixed value")
+
+
+def free_dims(contract: Contract) -> frozenset[str]:
+    """The dims that any shape or guard of the contract uses."""
+    used: set[str] = set()
+    for item in contract.inputs:
+        if isinstance(item, TensorInput):
+            for size in item.shape:
+                used |= dims_of(size)
+    for guard in contract.guards:
+        used |= dims_of(guard.expr)
+    return frozenset(used)

@@ -1,0 +1,137 @@
+"""The manifest: what is in a bundle, for what machine, and how it was made.
+
+`manifest.json` is the first member of a bundle. It describes every other member by size and digest;
+a file that holds more, less or other than the manifest says is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .contract import Contract, ContractError, checked
+from .expr import ExprError, from_data
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+WEIGHTS_NAME = "weights.safetensors"
+MAX_MANIFEST_BYTES = 64 << 20
+
+
+class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class Member(_Data):
+    """A member of the file: size in bytes and SHA-256 of its bytes, in hexadecimal."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Entry(_Data):
+    """How the compiled function is called.
+
+    Its arguments are: the tensor inputs numbered ``inputs`` (indices into the contract's), then one
+    shape holding the values of ``sizes`` (expressions over dims) if there are any, then the tensors
+    ``weights`` of weights.safetensors. It returns ``results`` tensors.
+    """
+
+    function: str
+    inputs: tuple[int, ...]
+    sizes: tuple[Any, ...]
+    weights: tuple[str, ...]
+    results: int
+
+
+class Target(_Data):
+    """One binary: ``library`` is the member that holds it, ``level`` the CPU level it needs and
+    ``libc`` the oldest glibc that it runs with."""
+
+    name: str
+    system: str
+    machine: str
+    level: str
+    libc: str
+    library: str
+
+
+class RuntimeLibrary(_Data):
+    """A libtvm_runtime that travels in the file. ``version`` is TVM's, ``ffi`` the version of
+    apache-tvm-ffi that it was built against."""
+
+    system: str
+    machine: str
+    version: str
+    ffi: str
+    library: str
+    license: str
+
+
+class Provenance(_Data):
+    """How the bundle was made; no times and no paths, so that equal exports give equal bytes."""
+
+    tcexport: str
+    source: str
+    source_sha256: str
+    options: dict[str, str]
+    versions: dict[str, str]
+    linker: str
+
+
+class Manifest(_Data):
+    format_version: int
+    model: str
+    contract: Contract
+    entry: Entry
+    targets: tuple[Target, ...]
+    runtimes: tuple[RuntimeLibrary, ...]
+    provenance: Provenance
+    members: tuple[Member, ...]
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+class ManifestError(ValueError):
+    """The bytes are not a manifest of a version that this reader knows.
+
+    ``newer`` is the format version found when it is from the future.
+    """
+
+    def __init__(self, message: str, newer: int | None = None) -> None:
+        super().__init__(message)
+        self.newer = newer
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest as JSON, keys in the order of the fields: equal manifests give equal bytes."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Manifest:
+    """Read and validate a manifest. The answer is consistent in itself.
+
+    Raises:
+        ManifestError: not JSON, an unknown field or version, or a contract that makes no sense.
+    """
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ManifestError("the manifest is too large")
+    try:
+        version = msgspec.json.decode(data, type=_Version).format_version
+        if version > FORMAT_VERSION:
+            raise ManifestError(f"format version {version}", newer=version)
+        if version < 1:
+            raise ManifestError(f"format version {version} does not exist")
+        manifest = msgspec.json.decode(data, type=Manifest)
+        contract = checked(manifest.contract)
+        dims = frozenset(dim.name for dim in contract.dims)
+        sizes = tuple(from_data(size, dims) for size in manifest.entry.sizes)
+    except (msgspec.DecodeError, ContractError, ExprError, RecursionError) as error:
+        raise ManifestError(str(error)) from None
+    return msgspec.structs.replace(
+        manifest, contract=contract, entry=msgspec.structs.replace(manifest.entry, sizes=sizes)
+    )

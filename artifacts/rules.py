@@ -1,0 +1,380 @@
+"""The registry of diagnostics: each code once, with the page that `tcexport explain` prints.
+
+Codes are stable: one that was published keeps its meaning and is never used again for another.
+TC0 what was typed · TC1 the model cannot be traced · TC2 names, ranges and promises · TC3 a call
+outside the contract · TC4 a file that cannot be loaded here · TC5 lowering, compilers, verification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of failure: `what` it is, `why` it matters, what to do (`fix`), and an example of
+    the message."""
+
+    code: str
+    title: str
+    what: str
+    why: str
+    fix: str
+    example: str = ""
+
+
+RULES: dict[str, Rule] = {}
+
+
+def _rule(code: str, title: str, what: str, why: str, fix: str, example: str = "") -> None:
+    if code in RULES:
+        raise ValueError(f"code {code} is registered twice")
+    RULES[code] = Rule(code, title, what, why, fix, example)
+
+
+_rule(
+    "TC001",
+    "source not found",
+    "The file named as the source does not exist, or is of a kind that is not read.",
+    "Nothing can be exported from it.",
+    "Give a .py file, `file.py:ClassName`, a saved .pt2 program or an .onnx file.",
+)
+_rule(
+    "TC002",
+    "no model in the source",
+    "The source has no module-level `model` and not exactly one nn.Module class that can be made "
+    "without arguments.",
+    "The exporter does not guess which object is meant, nor with which arguments to make it.",
+    "Write `model = MyNet()` at module level, or name the class: `tcexport file.py:MyNet`.",
+)
+_rule(
+    "TC003",
+    "the source failed",
+    "Running the source file raised an exception, which is shown with its own traceback.",
+    "The model is whatever the file defines; a file that does not run defines none.",
+    "Run the file with python and mend it there.",
+)
+_rule(
+    "TC004",
+    "no example inputs",
+    "The trace needs example inputs, and neither the source nor the command line gives any.",
+    "Shapes, dtypes and structure of the arguments are taken from an example.",
+    "Write `example_inputs = (…,)` at module level, or give "
+    "`--input 'ids=int64[batch=4,seq=128]'` for each tensor argument.",
+)
+_rule(
+    "TC005",
+    "example inputs do not fit",
+    "The example inputs cannot be bound to the parameters of `forward`, or hold something other "
+    "than tensors, None, bool, int, float and str in tuples, lists, dicts and named tuples.",
+    "What cannot be written down in the contract cannot be checked at a call.",
+    "Pass tensors and plain values.",
+)
+_rule(
+    "TC006",
+    "unknown name",
+    "An axis, a dim or an input was named that is not there.",
+    "A misspelt `--dynamic` would leave an axis fixed without a word.",
+    "Use one of the names listed.",
+)
+_rule(
+    "TC007",
+    "axis names do not fit",
+    "`axes` gives an input more or fewer names than it has axes, or two sizes for one name.",
+    "Every axis is either named or None; equal names mean equal sizes.",
+    "Give one name, expression or None for each axis.",
+)
+_rule(
+    "TC008",
+    "malformed option",
+    "An option's value could not be read.",
+    "Half an option is worse than none.",
+    "See `tcexport export --help` for the forms.",
+)
+_rule(
+    "TC009",
+    "the model failed on the example",
+    "Running the model itself, before any tracing, on the example inputs raised an exception.",
+    "What fails in eager mode cannot be exported.",
+    "Mend the model or the example inputs.",
+)
+_rule(
+    "TC010",
+    "model in training mode",
+    "The model, or a part of it, is in training mode.",
+    "Dropout and batch norm behave otherwise in training; a bundle is for inference.",
+    "Call `model.eval()`; the command line does it for you unless `--train` is given.",
+)
+_rule(
+    "TC011",
+    "missing extra",
+    "A package that this command needs is not installed.",
+    "The runtime alone is small; exporting needs torch and TVM.",
+    "`pip install 'tcexport[export]'`.",
+)
+_rule(
+    "TC012",
+    "cannot write the output",
+    "The bundle could not be written where it was asked for.",
+    "A file appears whole or not at all; what stood there before is untouched.",
+    "Choose a folder that exists, is writable and has room.",
+)
+_rule(
+    "TC101",
+    "graph break",
+    "The model does something that cannot be part of one graph: Dynamo, with fullgraph semantics, "
+    "stopped at this line.",
+    "What the graph does not hold would be lost, or frozen at the value of the trace.",
+    "Follow the hint; move the code out of `forward`, or write it with tensor operations.",
+)
+_rule(
+    "TC102",
+    "branch on data",
+    "The model takes a branch that depends on the values of a tensor.",
+    "A trace can hold only one side of it.",
+    "Use torch.where, or torch.cond for whole blocks.",
+)
+_rule(
+    "TC103",
+    "state is mutated",
+    "A call changes a buffer, a parameter or a Python attribute of the model.",
+    "The change would be lost: the second call would give the first call's answer.",
+    "Take the state as an argument and return the new one.",
+)
+_rule(
+    "TC104",
+    "input is mutated",
+    "The model writes into one of its inputs.",
+    "The write would be lost.",
+    "Work on a copy and return it.",
+)
+_rule(
+    "TC105",
+    "not deterministic",
+    "Two eager calls with the same inputs gave different answers, or the graph draws random numbers.",
+    "A trace would freeze one sample.",
+    "Draw random numbers outside and pass them as an input.",
+)
+_rule(
+    "TC106",
+    "value baked in",
+    "The trace read something outside of the model and its inputs and kept the value it found.",
+    "The bundle answers as the exporting machine would have.",
+    "Make it an input, or a constant of the model.",
+)
+_rule(
+    "TC190",
+    "tracing failed",
+    "torch.export failed in a way that has no page of its own.",
+    "Nothing was exported.",
+    "Read the message of torch below it; if the model is at fault, it says where.",
+)
+_rule(
+    "TC201",
+    "dim is fixed by the trace",
+    "A dim that was asked to be dynamic was fixed at the example's size.",
+    "The bundle would serve this one size only.",
+    "See the line named; do not compare the size with constants, or leave the dim out of "
+    "`--dynamic`.",
+)
+_rule(
+    "TC202",
+    "dims must be equal",
+    "Two dims that were given different names must be equal for the trace to hold.",
+    "A bundle with independent ranges would refuse most pairs of sizes.",
+    "Give both axes the same name.",
+)
+_rule(
+    "TC210",
+    "range can't be served",
+    "A range given with `--dynamic` is a promise of the bundle, and the trace cannot keep it.",
+    "A deployment that believes the range would be refused at night.",
+    "Take the range shown (it was tried), change the line named, or pass `--narrow`.",
+    "error[TC210] seq=1..4096 can't be served: the trace needs seq <= 512",
+)
+_rule(
+    "TC211",
+    "guard has no form",
+    "The trace assumes something that cannot be written as an expression over the dims.",
+    "An assumption that is dropped is a wrong answer later.",
+    "See the line named; the notes say which expression it was.",
+)
+_rule(
+    "TC212",
+    "example outside its range",
+    "The example inputs lie outside the range or the step that was asked for.",
+    "The trace follows the example; it must be one of the calls served.",
+    "Change the example or the range.",
+)
+_rule(
+    "TC301",
+    "size out of range",
+    "An axis is smaller or larger than the bundle serves, or not on its steps.",
+    "The compiled code is only right inside the range.",
+    "Pad, split or shorten the input; or export again with a wider `--dynamic`.",
+    "GuardError[TC301] input_ids axis 1 (seq): got 600, needs seq <= 512",
+)
+_rule(
+    "TC302",
+    "arguments do not match",
+    "An argument is missing, unexpected or given twice, or its structure (tuple, list, dict and "
+    "their keys) is not the exported one.",
+    "Values would land in the wrong place.",
+    "Call with the arguments that `tcexport inspect` lists.",
+)
+_rule(
+    "TC303",
+    "not a tensor",
+    "Something that is not a numpy array or a DLPack tensor came where a tensor is needed.",
+    "Nothing is converted by guessing.",
+    "Pass a numpy array or any tensor with `__dlpack__`.",
+)
+_rule(
+    "TC304",
+    "wrong dtype",
+    "A tensor has another dtype than the exported one.",
+    "Casting would change the numbers.",
+    "Convert the input.",
+)
+_rule(
+    "TC305",
+    "wrong rank",
+    "A tensor has more or fewer axes than the exported one.",
+    "Broadcasting by guessing would change the meaning.",
+    "Reshape the input.",
+)
+_rule(
+    "TC306",
+    "wrong size",
+    "An axis that is fixed, derived from a dim, or equal to another axis has another size.",
+    "The compiled code reads exactly this many elements.",
+    "Give the size needed.",
+)
+_rule(
+    "TC307",
+    "guard violated",
+    "A condition on the sizes, which the trace took for granted, does not hold.",
+    "The traced graph is another one on the other side of it.",
+    "See the line named; give sizes for which it holds.",
+)
+_rule(
+    "TC308",
+    "fixed value differs",
+    "An argument was fixed at export (None, bool, int, float or str) and another value came.",
+    "The graph was traced with that value.",
+    "Pass the value fixed, or export again with the value needed.",
+)
+_rule(
+    "TC309",
+    "index out of range",
+    "An integer tensor holds a value that is outside the table it indexes.",
+    "The kernel would read other memory.",
+    "Clamp or mend the ids.",
+)
+_rule(
+    "TC310",
+    "wrong device",
+    "A tensor lies on a device that this bundle, as loaded, cannot read.",
+    "No copies between devices are made behind your back.",
+    "Move the tensor to the CPU first.",
+)
+_rule(
+    "TC401",
+    "not a bundle",
+    "The file is not a .tcpkg: not the strict ZIP of the format, or its members do not fit the "
+    "manifest.",
+    "A file that is not what it says is not run.",
+    "Fetch or export it again.",
+)
+_rule(
+    "TC402",
+    "digest differs",
+    "A member's bytes are not those that the manifest was written for.",
+    "The file was damaged or changed.",
+    "Fetch or export it again.",
+)
+_rule(
+    "TC403",
+    "format from the future",
+    "The bundle has a newer format version than this runtime reads.",
+    "Unknown fields may hold assumptions.",
+    "Upgrade tcexport.",
+)
+_rule(
+    "TC404",
+    "no binary for this machine",
+    "The bundle holds no binary for this operating system, machine, libc or CPU level.",
+    "Code for another CPU ends in an illegal instruction in the middle of a call.",
+    "Export with a `--target` that this machine has.",
+)
+_rule(
+    "TC405",
+    "runtime conflict",
+    "The process has loaded another TVM runtime, or another version of apache-tvm-ffi, than the "
+    "bundle was built for.",
+    "Two versions in one process share their registries and crash.",
+    "Load the bundle in a process of its own or install the version named.",
+)
+_rule(
+    "TC406",
+    "does not serve what is asked",
+    "A range given with `serves=` is not covered by the bundle's contract.",
+    "Better known at load than at the first call outside.",
+    "Ask for less, or export with a wider `--dynamic`.",
+)
+_rule(
+    "TC407",
+    "device not available",
+    "The device asked for is not there, or the bundle has no binary for it.",
+    "Nothing falls back in silence.",
+    "Use device='auto' or 'cpu'.",
+)
+_rule(
+    "TC501",
+    "op not supported",
+    "The graph holds operations that cannot be lowered, all listed with their lines.",
+    "An approximation would be a wrong answer.",
+    "Use one of the forms named, or open an issue with the op's name.",
+)
+_rule(
+    "TC502",
+    "lowering disagrees with the trace",
+    "A lowered value has another shape or dtype than the trace says.",
+    "It would be a wrong answer.",
+    "Open an issue with the message.",
+)
+_rule(
+    "TC503",
+    "compiler failed",
+    "The compiler's process failed; what it last said is shown.",
+    "Nothing was written.",
+    "Open an issue with the message.",
+)
+_rule(
+    "TC504",
+    "verification failed",
+    "The finished binary does not give eager's numbers at the sizes named.",
+    "Such a file must not exist: it was not written.",
+    "Open an issue with the message.",
+)
+_rule(
+    "TC505",
+    "no linker",
+    "There is no C compiler to link the binary with.",
+    "The kernels are compiled, but must be linked into a library.",
+    "Install gcc or clang, or `pip install 'tcexport[cross]'`.",
+)
+_rule(
+    "TC506",
+    "unknown target",
+    "The target named is not known, or cannot be built here.",
+    "Nothing is built for another target in its place.",
+    "Use one of the targets listed.",
+)
+_rule(
+    "TC601",
+    "call failed",
+    "A kernel failed during a call, after all guards passed.",
+    "The result is not there; nothing was returned in its place.",
+    "Open an issue with the message.",
+)
