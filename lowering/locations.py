@@ -1,0 +1,46 @@
+"""Which line of the user's own source an FX node comes from."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+from functools import cache
+from pathlib import Path
+
+from ..artifacts.errors import Location
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
+
+
+def user_location(stack_trace: str | None) -> Location | None:
+    """The innermost frame of a torch stack trace that lies in the user's code.
+
+    Frames of installed packages and of the standard library are passed over; a trace that has no
+    others (a model that is itself from a library) gives its innermost frame.
+
+    Args:
+        stack_trace: ``node.meta["stack_trace"]``, as Python prints tracebacks, or None.
+    """
+    frames = [
+        (match["file"], int(match["line"])) for match in _FRAME.finditer(stack_trace or "")
+    ]
+    if not frames:
+        return None
+    own = [frame for frame in frames if not _is_library(frame[0])]
+    file, line = (own or frames)[-1]
+    return Location(file, line, linecache.getline(file, line).strip())
+
+
+def _is_library(file: str) -> bool:
+    if file.startswith("<"):  # generated code
+        return True
+    path = Path(file)
+    if any(part in ("site-packages", "dist-packages") for part in path.parts):
+        return True
+    return any(path.is_relative_to(folder) for folder in _library_folders())
+
+
+@cache
+def _library_folders() -> tuple[Path, ...]:
+    return tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
