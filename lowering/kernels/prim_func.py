@@ -1,0 +1,125 @@
+"""Writing a kernel: a PrimFunc built statement by statement, with vectors as values.
+
+Kernels are Python functions that emit TIR through TVM's IR builder. What Python decides (a width, a
+loop that is unrolled, an optional operand) is decided when the kernel is written; what ``serial``,
+``parallel`` and ``If`` say is decided when it runs. All indices are int64, so that no product of
+dynamic sizes can overflow.
+
+A vector is a TIR value with ``lanes`` elements: ``load`` and ``store`` move it from and to the last
+axis of a buffer, and ordinary arithmetic works on it. One lane makes a scalar, so that the code for
+a vector also serves the elements left over at an edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as T
+
+Expr = Any
+Size = int | None
+
+FLOAT = "float32"
+
+_ATTRIBUTES = {
+    # One function of a module without noalias takes it from all of them, at five times the time.
+    "tirx.noalias": True,
+    # kOpaque: FuseOps must leave the function alone.
+    "op_pattern": 8,
+    "tcexport.scheduled": 1,
+}
+
+
+def prim_func(name: str, declare: Callable[[], Callable[[], None]]) -> tirx.PrimFunc:
+    """Build a private, already scheduled PrimFunc.
+
+    ``declare`` declares the parameters (``param``) and returns the function that emits the body.
+    The body stands in a root block: RewriteDataflowReshape needs one.
+    """
+    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
+        T.func_name(name)
+        T.func_attr(_ATTRIBUTES)
+        body = declare()
+        with T.sblock("root"):
+            T.reads()
+            T.writes()
+            body()
+    return builder.get()
+
+
+def dim(size: Size, name: str) -> Expr:
+    """An extent: a constant, or a variable that the caller's shapes decide."""
+    return T.int64(size) if size is not None else tirx.Var(name, "int64")
+
+
+def param(name: str, shape: Sequence[Expr], dtype: str = FLOAT) -> tirx.Buffer:
+    """Declare the next parameter, a row-major buffer."""
+    handle = T.arg(name + "_handle", T.handle())
+    buffer = T.match_buffer(handle, [index(extent) for extent in shape], dtype)
+    IRBuilder.name(name, buffer)
+    return buffer
+
+
+def local(shape: Sequence[int], dtype: str = FLOAT) -> tirx.Buffer:
+    """A small buffer of one thread: registers or stack, so keep it under some ten kilobytes."""
+    return T.alloc_buffer(tuple(shape), dtype, scope="local")
+
+
+def workspace(shape: Sequence[Expr], dtype: str = FLOAT) -> tirx.Buffer:
+    """A buffer on the heap, for what is too big for the stack or has a dynamic shape."""
+    return T.alloc_buffer([index(extent) for extent in shape], dtype, scope="global")
+
+
+def index(value: Expr) -> Expr:
+    return T.int64(value) if isinstance(value, int) else value
+
+
+def let(value: Expr, name: str | None = None) -> Expr:
+    """Name a value that is used more than once; TIR would repeat the expression."""
+    variable = T.Bind(value)
+    if name is not None:
+        IRBuilder.name(name, variable)
+    return variable
+
+
+def parallel(extent: Expr) -> Any:
+    return T.parallel(index(extent))
+
+
+def serial(extent: Expr) -> Any:
+    return T.serial(index(extent))
+
+
+def ceil_div(value: Expr, divisor: int) -> Expr:
+    return (value + T.int64(divisor - 1)) // T.int64(divisor)
+
+
+def vector(value: Expr, lanes: int, dtype: str = FLOAT) -> Expr:
+    """``value`` (a number or a scalar expression) in every lane."""
+    scalar = tirx.const(value, dtype) if isinstance(value, (int, float)) else value
+    return scalar if lanes == 1 else tirx.Broadcast(scalar, lanes)
+
+
+def iota(start: Expr, lanes: int) -> Expr:
+    """``start, start + 1, …``: the int64 positions of a vector's elements."""
+    return index(start) if lanes == 1 else tirx.Ramp(index(start), T.int64(1), lanes)
+
+
+def load(buffer: tirx.Buffer, *position: Expr, lanes: int) -> Expr:
+    """``lanes`` elements along the last axis, beginning at ``position``."""
+    *outer, last = position
+    return buffer[(*(index(i) for i in outer), iota(last, lanes))]
+
+
+def store(buffer: tirx.Buffer, value: Expr, *position: Expr, lanes: int) -> None:
+    """The counterpart of ``load``."""
+    *outer, last = position
+    T.buffer_store(buffer, value, [*(index(i) for i in outer), iota(last, lanes)])
+
+
+def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    """A branch-free choice. ``T.if_then_else`` would undo vectorization."""
+    return tirx.Select(condition, yes, no)

@@ -1,0 +1,96 @@
+import functools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_harness import LEVELS, compile_kernel
+from tcexport.lowering.kernels.gemm import gemm, pack, packed_shape, tile_vectors
+from tcexport.lowering.targets import CPU_TARGETS
+
+ACTIVATIONS = {
+    None: lambda x: x,
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+
+
+@functools.cache
+def _compiled(level, n, k, bias, activation, residual):
+    target = CPU_TARGETS[level]
+    func = gemm(n, k, bias=bias, activation=activation, residual=residual, target=target)
+    return compile_kernel(func, target)
+
+
+def _check(level, m, n, k, bias, activation, residual):
+    rng = np.random.default_rng(m * 1000 + n + k)
+    a, b, r = (rng.standard_normal(shape, np.float32) for shape in ((m, k), (n,), (m, n)))
+    weight = rng.standard_normal((n, k), np.float32) / np.float32(max(k, 1) ** 0.5)
+    inputs = [a, pack(weight), *([b] if bias else []), *([r] if residual else [])]
+    got = _compiled(level, n, k, bias, activation, residual)(inputs, (m, n))
+    expected = torch.from_numpy(a.astype(np.float64) @ weight.T.astype(np.float64))
+    expected = ACTIVATIONS[activation](expected + (torch.from_numpy(b) if bias else 0))
+    expected = expected.numpy() + (r if residual else 0)
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_packing_pads_the_last_panel_with_zeros():
+    weight = np.arange(1, 34 * 3 + 1, dtype=np.float32).reshape(34, 3)
+    packed = pack(weight)
+    assert packed.shape == packed_shape(34, 3) == (2, 3, 32)
+    assert packed[1, 2, 1] == weight[33, 2]
+    assert not packed[1, :, 2:].any()
+
+
+@pytest.mark.parametrize("target", CPU_TARGETS.values(), ids=lambda target: target.name)
+def test_no_tile_is_larger_than_the_register_file(target):
+    registers = 16 if target.tile_rows == 6 else 32
+    for rows in range(1, target.tile_rows + 1):
+        assert rows * tile_vectors(rows, target) < registers
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("n, k", [(64, 20), (173, 7)])
+def test_every_row_count_agrees_with_numpy(level, n, k):
+    for m in (*range(30), 97, 200):
+        _check(level, m, n, k, bias=True, activation=None, residual=False)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_epilogues_agree_with_torch(level, activation):
+    for m in (1, 5, 31):
+        _check(level, m, 77, 19, bias=True, activation=activation, residual=True)
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    level=st.sampled_from(LEVELS),
+    rows=st.lists(st.integers(0, 150), min_size=1),
+    n=st.integers(1, 300),
+    k=st.integers(0, 80),
+    bias=st.booleans(),
+)
+def test_drawn_sizes_agree_with_numpy(level, rows, n, k, bias):
+    for m in rows:
+        _check(level, m, n, k, bias=bias, activation=None, residual=False)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_long_k_and_many_rows_split_into_chunks(level):
+    _check(level, 700, 40, 3000, bias=False, activation=None, residual=False)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_activations_of_special_values_are_torchs(level, activation):
+    values = np.array([0, -0.0, np.nan, 1e30, 100, -1e30, -100, -5, 5], np.float32)
+    one = np.ones((1, 1), np.float32)
+    got = _compiled(level, 1, 1, False, activation, False)(
+        [values[:, None], pack(one)], (len(values), 1)
+    )
+    expected = ACTIVATIONS[activation](torch.from_numpy(values)).numpy()
+    np.testing.assert_allclose(got[:, 0], expected, rtol=1e-5, atol=2e-5)
