@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import sysconfig
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def user_location(stack_trace: str | None) -> Location | None:
     frames = [
         (match["file"], int(match["line"])) for match in _FRAME.finditer(stack_trace or "")
     ]
+    return location_of_frames(frames)
+
+
+def location_of_frames(frames: Sequence[tuple[str, int]]) -> Location | None:
+    """The same for frames given as (file, line), outermost first; None where there are none."""
     if not frames:
         return None
     own = [frame for frame in frames if not _is_library(frame[0])]
@@ -43,4 +49,6 @@ def _is_library(file: str) -> bool:
 
 @cache
 def _library_folders() -> tuple[Path, ...]:
-    return tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+    package = Path(__file__).parents[1]
+    own = [package / room for room in ("artifacts", "exporter", "lowering", "runtime", "tools")]
+    return (*(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")), *own)
