@@ -1,0 +1,488 @@
+"""The container: a ZIP with exactly one byte-for-byte form for a given list of members.
+
+Every header, the directory and its end follow from the names, sizes and CRCs of the members, so the
+reader takes these from the directory, builds the headers again and compares. What is not equal is
+refused: holes, overlaps, flags, compressed members, comments, links, bytes before or behind.
+Members are STORED; the manifest comes first and every other member starts on a page, so that it
+can be mapped. Sources: PKWARE APPNOTE 6.3.10; the alignment field 0xD935 is Android's.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import mmap
+import os
+import re
+import secrets
+import stat
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, final
+
+import msgspec
+
+from .errors import BundleError, Diagnostic, UsageError
+from .manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    ManifestError,
+    Member,
+    decode,
+    encode,
+)
+
+ALIGNMENT = 4096
+MAX_MEMBERS = 4096
+MAX_NAME = 255
+MAX_FILE_BYTES = 1 << 44
+
+_LOCAL = struct.Struct("<4s5H3L2H")
+_CENTRAL = struct.Struct("<4s6H3L5H2L")
+_END = struct.Struct("<4s4H2LH")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_LOCATOR = struct.Struct("<4sLQL")
+_LOCAL_ID, _CENTRAL_ID, _END_ID = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
+_END64_ID, _LOCATOR_ID = b"PK\x06\x06", b"PK\x06\x07"
+
+_ZIP64_FIELD, _ALIGNMENT_FIELD = 0x0001, 0xD935
+_LIMIT32 = 0xFFFFFFFF
+_VERSION, _VERSION_ZIP64 = 20, 45
+_MADE_BY_UNIX = 3 << 8
+_MODE = (stat.S_IFREG | 0o644) << 16
+_TIME, _DATE = 0, 0x21  # 1980-01-01 00:00:00, the first moment that a ZIP can name
+
+_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*(/[A-Za-z0-9_+-][A-Za-z0-9._+-]*)*")
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where everything lies: local ``headers`` and data ``starts`` for each entry, and the ``tail``
+    (directory and its end) with its place."""
+
+    headers: tuple[tuple[int, bytes], ...]
+    starts: tuple[int, ...]
+    tail_at: int
+    tail: bytes
+
+    @property
+    def size(self) -> int:
+        return self.tail_at + len(self.tail)
+
+
+def _layout(entries: Sequence[_Entry]) -> _Layout:
+    position = 0
+    headers, starts, central = [], [], []
+    for entry in entries:
+        at, name = position, entry.name.encode("ascii")
+        large = entry.size >= _LIMIT32
+        size32 = _LIMIT32 if large else entry.size
+        extra = struct.pack("<2H2Q", _ZIP64_FIELD, 16, entry.size, entry.size) if large else b""
+        if entry.name != MANIFEST_NAME:
+            extra += _padding(at + _LOCAL.size + len(name) + len(extra))
+        header = _LOCAL.pack(
+            _LOCAL_ID, _VERSION_ZIP64 if large else _VERSION, 0, 0, _TIME, _DATE,
+            entry.crc, size32, size32, len(name), len(extra),
+        )  # fmt: skip
+        header += name + extra
+        headers.append((at, header))
+        starts.append(at + len(header))
+        position = at + len(header) + entry.size
+
+        wide = [entry.size, entry.size] if large else []
+        if at >= _LIMIT32:
+            wide.append(at)
+        extra = struct.pack(f"<2H{len(wide)}Q", _ZIP64_FIELD, 8 * len(wide), *wide) if wide else b""
+        version = _VERSION_ZIP64 if wide else _VERSION
+        central.append(
+            _CENTRAL.pack(
+                _CENTRAL_ID, _MADE_BY_UNIX | version, version, 0, 0, _TIME, _DATE, entry.crc,
+                size32, size32, len(name), len(extra), 0, 0, 0, _MODE, min(at, _LIMIT32),
+            )
+            + name + extra
+        )  # fmt: skip
+    directory = b"".join(central)
+    count, length = len(central), len(directory)
+    end = b""
+    if position >= _LIMIT32:
+        end += _END64.pack(
+            _END64_ID, _END64.size - 12, _MADE_BY_UNIX | _VERSION_ZIP64, _VERSION_ZIP64, 0, 0,
+            count, count, length, position,
+        )  # fmt: skip
+        end += _LOCATOR.pack(_LOCATOR_ID, 0, position + length, 1)
+    end += _END.pack(_END_ID, 0, 0, count, count, length, min(position, _LIMIT32), 0)
+    return _Layout(tuple(headers), tuple(starts), position, directory + end)
+
+
+def _padding(position: int) -> bytes:
+    """An extra field that ends on a page when it starts at ``position``; it is never shorter than
+    its own head, and always there, so that the form has no special case."""
+    head = 6
+    fill = -(position + head) % ALIGNMENT
+    return struct.pack("<3H", _ALIGNMENT_FIELD, 2 + fill, ALIGNMENT) + bytes(fill)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Raises ValueError for a name, or a pair of names, that no system should have to extract."""
+    seen: set[str] = set()
+    for name in names:
+        if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+            raise ValueError(
+                f"bad member name {name!r:.80}: allowed are relative paths of the characters "
+                "A-Z a-z 0-9 . _ + - whose parts do not start with a dot"
+            )
+        folded = name.lower()
+        if folded in seen:
+            raise ValueError(f"member {name!r} is there twice (upper and lower case are the same)")
+        seen.add(folded)
+    for name in seen:
+        parts = name.split("/")
+        for end in range(1, len(parts)):
+            if "/".join(parts[:end]) in seen:
+                raise ValueError(f"member {name!r} lies below another member")
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def write_bundle(
+    path: Path, manifest: Manifest, members: Sequence[tuple[str, Path | bytes]]
+) -> None:
+    """Write a bundle to ``path``: whole, or not at all.
+
+    ``manifest`` comes with ``members=()``; sizes and digests are filled in here. The file is
+    written beside its name, synced, and renamed; equal arguments give equal bytes, in whatever
+    order the members come.
+
+    Raises:
+        UsageError: TC012, the file cannot be written; what stood at ``path`` is untouched.
+        ValueError: names that a bundle cannot hold.
+        OSError: a member's own file cannot be read.
+    """
+    ordered = sorted(members, key=lambda member: member[0])
+    _check_names([MANIFEST_NAME, *(name for name, _ in ordered)])
+    if len(ordered) >= MAX_MEMBERS:
+        raise ValueError(f"{len(ordered)} members, at most {MAX_MEMBERS - 1} fit")
+    described, entries = [], []
+    for name, content in ordered:
+        member, entry = _describe(name, content)
+        described.append(member)
+        entries.append(entry)
+    head = encode(msgspec.structs.replace(manifest, members=tuple(described)))
+    entries.insert(0, _Entry(MANIFEST_NAME, len(head), zlib.crc32(head)))
+    layout = _layout(entries)
+    contents: list[Path | bytes] = [head, *(content for _, content in ordered)]
+
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    try:
+        # Created here and now, and no one else's: a leftover of another run is never reused.
+        with open(draft, "xb") as file:
+            for (_, header), content, entry in zip(layout.headers, contents, entries, strict=True):
+                file.write(header)
+                crc = 0
+                for chunk in _chunks(content):
+                    file.write(chunk)
+                    crc = zlib.crc32(chunk, crc)
+                if crc != entry.crc:
+                    raise OSError(errno.EIO, f"member {entry.name} changed while it was written")
+            file.write(layout.tail)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException as error:
+        _discard(draft)
+        # An error that names another file is about reading a member.
+        if isinstance(error, OSError) and str(error.filename or draft) == str(draft):
+            raise _cannot_write(path, error) from None
+        raise
+    publish(draft, path)
+
+
+def publish(draft: Path, path: Path) -> None:
+    """Give a finished file its name, in one step that survives a crash.
+
+    Raises:
+        UsageError: TC012; ``draft`` is removed and what stood at ``path`` is untouched.
+    """
+    try:
+        os.replace(draft, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        _discard(draft)
+        raise _cannot_write(path, error) from None
+
+
+def _chunks(content: Path | bytes) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    with open(content, "rb") as source:
+        while chunk := source.read(_CHUNK):
+            yield chunk
+
+
+def _describe(name: str, content: Path | bytes) -> tuple[Member, _Entry]:
+    digest, crc, size = hashlib.sha256(), 0, 0
+    for chunk in _chunks(content):
+        digest.update(chunk)
+        crc = zlib.crc32(chunk, crc)
+        size += len(chunk)
+    return Member(name, size, digest.hexdigest()), _Entry(name, size, crc)
+
+
+def _discard(draft: Path) -> None:
+    with suppress(FileNotFoundError):
+        draft.unlink()
+
+
+def _cannot_write(path: Path, error: OSError) -> UsageError:
+    reason = error.strerror or str(error)
+    return UsageError(Diagnostic("TC012", f"cannot write {path}: {reason}"))
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+@final
+class Bundle:
+    """An open bundle: ``path``, ``manifest``, and ``offsets`` of every member's data in the file.
+
+    The file is mapped read-only and shared. Views stay valid after `close`: the map goes with the
+    last of them. Replace a bundle by renaming another over it; a mapped file that is cut short in
+    place kills the process that reads it, as with any mapped file.
+    """
+
+    def __init__(
+        self, path: Path, manifest: Manifest, offsets: dict[str, int], mapped: mmap.mmap
+    ) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.offsets = offsets
+        self._members = {member.name: member for member in manifest.members}
+        self._mapped: mmap.mmap | None = mapped
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the map. Not an mmap.close(), which fails while a view is alive."""
+        self._mapped = None
+
+    def view(self, name: str) -> memoryview:
+        """The bytes of a member, read-only, without a copy. Not verified: see `verify`."""
+        if self._mapped is None:
+            raise ValueError(f"{self.path} is closed")
+        start = self.offsets[name]
+        return memoryview(self._mapped)[start : start + self._members[name].size]
+
+    def verify(self, names: Iterable[str] | None = None) -> None:
+        """Compare the digests of the members ``names`` (None: all) with the manifest's.
+
+        Raises:
+            BundleError: TC402 with the first member that differs.
+        """
+        for name in self._members if names is None else names:
+            member = self._members[name]
+            if hashlib.sha256(self.view(name)).hexdigest() != member.sha256:
+                raise BundleError(
+                    Diagnostic(
+                        "TC402",
+                        f"{self.path}: member {name} is not what the manifest was written for",
+                        notes=("the file was damaged or changed",),
+                        tries=("fetch or export it again",),
+                    )
+                )
+
+
+def open_bundle(path: Path | str) -> Bundle:
+    """Open a bundle and read its manifest. Reads headers and the manifest alone; runs nothing.
+
+    Raises:
+        BundleError: TC401 with what is wrong, or TC403 when the format version is from the future.
+    """
+    path = Path(os.path.abspath(path))
+    try:
+        mapped = _map(path)
+    except OSError as error:
+        _refuse(path, (error.strerror or str(error)).lower())
+    except ValueError as error:
+        _refuse(path, str(error))
+    try:
+        entries = _directory(mapped)
+        layout = _layout(entries)
+        _compare(mapped, entries, layout)
+        manifest = _manifest(mapped, entries[0], layout.starts[0])
+        _check_members(manifest, entries)
+    except ManifestError as error:
+        if error.newer is not None:
+            raise BundleError(
+                Diagnostic(
+                    "TC403",
+                    f"{path}: format version {error.newer} is newer than this tcexport reads",
+                    tries=("pip install --upgrade tcexport",),
+                )
+            ) from None
+        _refuse(path, f"{MANIFEST_NAME}: {error}")
+    except ValueError as error:
+        _refuse(path, str(error))
+    offsets = {entry.name: start for entry, start in zip(entries, layout.starts, strict=True)}
+    del offsets[MANIFEST_NAME]
+    return Bundle(path, manifest, offsets, mapped)
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise BundleError(
+        Diagnostic(
+            "TC401", f"{path} is not a bundle: {reason}", tries=("fetch or export it again",)
+        )
+    ) from None
+
+
+def _map(path: Path) -> mmap.mmap:
+    # O_NONBLOCK: opening a pipe must not wait for someone to write into it.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
+            raise ValueError("it is a directory")
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        if status.st_size == 0:
+            raise ValueError("the file is empty")
+        if status.st_size > MAX_FILE_BYTES:
+            raise ValueError("the file is too large")
+        return mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(handle)
+
+
+def _directory(data: mmap.mmap) -> list[_Entry]:
+    """Names, sizes and CRCs as the central directory gives them, each in its bounds."""
+    if data[:4] != _LOCAL_ID:
+        raise ValueError("it does not start like a ZIP file")
+    end_at = len(data) - _END.size
+    if end_at < 0 or data[end_at : end_at + 4] != _END_ID:
+        raise ValueError("the end of the ZIP directory is missing: cut short, or bytes behind it")
+    _, disk, first, here, count, length, start, comment = _END.unpack_from(data, end_at)
+    directory_end = end_at
+    if start == _LIMIT32:
+        locator_at = end_at - _LOCATOR.size
+        directory_end = locator_at - _END64.size
+        if directory_end < 0 or data[directory_end : directory_end + 4] != _END64_ID:
+            raise ValueError("the ZIP64 end of the directory is missing")
+        start = _END64.unpack_from(data, directory_end)[-1]
+    if disk or first or here != count or comment:
+        raise ValueError("several disks or a comment")
+    if not 0 < count <= MAX_MEMBERS:
+        raise ValueError(f"{count} members, allowed are 1..{MAX_MEMBERS}")
+    if start + length != directory_end:
+        raise ValueError("the ZIP directory is not where its end says")
+    entries = []
+    position = start
+    for _ in range(count):
+        entry, position = _central(data, position, directory_end)
+        entries.append(entry)
+    if position != directory_end:
+        raise ValueError("bytes behind the last entry of the ZIP directory")
+    _check_names([entry.name for entry in entries])
+    if entries[0].name != MANIFEST_NAME:
+        raise ValueError(f"the first member is {entries[0].name!r}, not {MANIFEST_NAME!r}")
+    return entries
+
+
+def _central(data: mmap.mmap, at: int, end: int) -> tuple[_Entry, int]:
+    if at + _CENTRAL.size > end or data[at : at + 4] != _CENTRAL_ID:
+        raise ValueError("the ZIP directory is damaged")
+    fields = _CENTRAL.unpack_from(data, at)
+    flags, method, crc, stored, size = fields[3], fields[4], fields[7], fields[8], fields[9]
+    name_length, extra_length, comment_length, mode = (
+        fields[10], fields[11], fields[12], fields[15] >> 16,
+    )  # fmt: skip
+    extra_at = at + _CENTRAL.size + name_length
+    position = extra_at + extra_length + comment_length
+    if position > end:
+        raise ValueError("the ZIP directory is damaged")
+    try:
+        name = data[at + _CENTRAL.size : extra_at].decode("ascii")
+    except UnicodeDecodeError:
+        raise ValueError("a member name that is not ASCII") from None
+    if method != 0:
+        raise ValueError(f"member {name!r:.80} is compressed; a bundle is stored")
+    if flags & 1:
+        raise ValueError(f"member {name!r:.80} is encrypted")
+    if flags & 8:
+        raise ValueError(f"member {name!r:.80} has a data descriptor")
+    if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+        raise ValueError(f"member {name!r:.80} is a link or a directory")
+    if size == _LIMIT32:
+        if extra_length < 12 or data[extra_at : extra_at + 2] != struct.pack("<H", _ZIP64_FIELD):
+            raise ValueError(f"member {name!r:.80}: its ZIP64 size is missing")
+        stored = size = struct.unpack_from("<Q", data, extra_at + 4)[0]
+    if stored != size or size > len(data):
+        raise ValueError(f"member {name!r:.80} lies about its size")
+    return _Entry(name, size, crc), position
+
+
+def _compare(data: mmap.mmap, entries: Sequence[_Entry], layout: _Layout) -> None:
+    """The headers that these members must have, against those that are there."""
+    if layout.size != len(data):
+        raise ValueError(
+            f"{len(data)} bytes, but its members need {layout.size}: cut short, holes, overlaps, "
+            "or bytes that belong to no member"
+        )
+    for entry, (at, header) in zip(entries, layout.headers, strict=True):
+        if data[at : at + len(header)] != header:
+            raise ValueError(f"the header of member {entry.name!r} is not as the directory says")
+    if data[layout.tail_at :] != layout.tail:
+        raise ValueError("the ZIP directory is not in the form of a bundle")
+
+
+def _manifest(data: mmap.mmap, entry: _Entry, start: int) -> Manifest:
+    if entry.size > MAX_MANIFEST_BYTES:
+        raise ManifestError("too large")
+    text = data[start : start + entry.size]
+    if zlib.crc32(text) != entry.crc:
+        raise ManifestError("damaged, its CRC differs")
+    return decode(text)
+
+
+def _check_members(manifest: Manifest, entries: Sequence[_Entry]) -> None:
+    listed = [(member.name, member.size) for member in manifest.members]
+    found = [(entry.name, entry.size) for entry in entries[1:]]
+    if listed == found:
+        return
+    sizes, listed_names = dict(found), [name for name, _ in listed]
+    for name, size in listed:
+        if name not in sizes:
+            raise ValueError(f"member {name!r:.80} of the manifest is not in the file")
+        if sizes[name] != size:
+            raise ValueError(f"member {name!r} has {sizes[name]} bytes, the manifest says {size}")
+    for name, _ in found:
+        if name not in listed_names:
+            raise ValueError(f"member {name!r} is not in the manifest")
+    raise ValueError("the members are not in the manifest's order")
