@@ -1,0 +1,61 @@
+"""The user's own line for everything that torch assumes.
+
+Torch keeps, beside each shape guard, a short text of the user's frame in strict traces and of its
+own frame otherwise. `recording_lines` makes it keep the whole location in both.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch._guards import SLoc, TracingContext
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from ..artifacts.errors import Location
+from ..lowering.locations import location_of_frames
+
+
+class LocatedText(str):
+    """The text that torch shows for a guard, with the location it stands for."""
+
+    location: Location | None
+
+    def __new__(cls, location: Location | None) -> LocatedText:
+        text = "" if location is None else f"{location.text}  # {location}"
+        located = super().__new__(cls, text)
+        located.location = location
+        return located
+
+
+def current_user_location() -> Location | None:
+    """The innermost line of the user's code that is being traced now."""
+    traced = TracingContext.extract_stack()  # in a strict trace: the frames Dynamo is walking
+    if traced:
+        return location_of_frames([(frame.filename, frame.lineno or 0) for frame in traced])
+    running = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None)]
+    return location_of_frames(running[::-1])
+
+
+@contextmanager
+def recording_lines() -> Iterator[None]:
+    """While active, every guard that torch adds carries a `LocatedText`."""
+    original = ShapeEnv._get_stack_summary
+
+    def summary(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
+        sloc, extra = original(self, *args, **kwargs)
+        return SLoc(sloc.framework_loc, LocatedText(current_user_location())), extra
+
+    ShapeEnv._get_stack_summary = summary  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ShapeEnv._get_stack_summary = original  # type: ignore[method-assign]
+
+
+def location_of(sloc: Any) -> Location | None:
+    """The location that `recording_lines` put beside a guard."""
+    text = getattr(sloc, "maybe_user_loc", None)
+    return text.location if isinstance(text, LocatedText) else None

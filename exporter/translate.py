@@ -1,0 +1,209 @@
+"""Torch's symbolic expressions (sympy over ``s6``, ``u0``) → expressions over the user's dims.
+
+Before translation a guard is brought into the form that a person would have written:
+``Eq(s, Min(512, s))`` is ``s <= 512``, ``Eq(s, 100*(s//100))`` is ``s % 100 == 0``, and a factor
+that is never zero is cancelled from both sides of an equation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sympy
+from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PowByNatural, PythonMod
+
+from ..artifacts.expr import ARITHMETIC, ARITY, Expr
+
+
+class Untranslatable(Exception):
+    """The expression has no form over the dims. ``str()`` says which part of it."""
+
+
+_RELATIONS = {
+    sympy.Eq: "==",
+    sympy.Ne: "!=",
+    sympy.StrictLessThan: "<",
+    sympy.LessThan: "<=",
+    sympy.StrictGreaterThan: ">",
+    sympy.GreaterThan: ">=",
+    sympy.And: "and",
+    sympy.Or: "or",
+    sympy.Not: "not",
+}
+_NEGATED = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_MAX_POWER = 16
+
+
+def to_expr(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
+    """Translate a sympy expression; ``dims`` gives each torch symbol in the user's dims.
+
+    Raises:
+        Untranslatable: a symbol without a meaning to the user, or an operator we do not have.
+    """
+    if isinstance(expression, (bool, sympy.logic.boolalg.BooleanAtom)):
+        return ("==", 0, 0) if bool(expression) else ("==", 0, 1)
+    if isinstance(expression, int):
+        return expression
+    if expression in dims:
+        return dims[expression]
+    if expression.is_Integer:
+        return int(expression)
+    if isinstance(expression, sympy.Symbol):
+        raise Untranslatable(f"{expression} is computed from data")
+
+    def each() -> list[Expr]:
+        return [to_expr(argument, dims) for argument in expression.args]
+
+    if expression.is_Add:
+        return _sum(expression, dims)
+    if expression.is_Mul:
+        if any(argument.is_Rational and not argument.is_Integer for argument in expression.args):
+            raise Untranslatable(f"{expression} has a fraction")
+        return fold("*", *each())
+    if isinstance(expression, (FloorDiv, CleanDiv)):
+        return fold("//", *each())
+    if isinstance(expression, (Mod, PythonMod)):
+        return fold("%", *each())
+    if isinstance(expression, (Max, sympy.Max)):
+        return fold("max", *each())
+    if isinstance(expression, (Min, sympy.Min)):
+        return fold("min", *each())
+    if isinstance(expression, (sympy.Pow, PowByNatural)):
+        base, power = expression.args
+        if power.is_Integer and 1 <= int(power) <= _MAX_POWER:
+            return fold("*", *[to_expr(base, dims)] * int(power))
+        raise Untranslatable(f"{expression} is not a small power")
+    for relation, op in _RELATIONS.items():
+        if isinstance(expression, relation):
+            return fold(op, *each())
+    raise Untranslatable(f"{type(expression).__name__} in {expression}")
+
+
+def _sum(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
+    """A sum with its negative terms behind minus signs: ``n - 1``, not ``n + -1``."""
+    plus: list[Any] = []
+    minus: list[Any] = []
+    for term in expression.as_ordered_terms():
+        (minus if term.could_extract_minus_sign() else plus).append(term)
+    total = fold("+", *[to_expr(term, dims) for term in plus]) if plus else 0
+    for term in minus:
+        total = fold("-", total, to_expr(-term, dims))
+    return total
+
+
+def fold(op: str, *operands: Expr) -> Expr:
+    """``(op, …)`` with nested sums and products flattened and plain numbers computed."""
+    if op in ("+", "*"):
+        flat: list[Expr] = []
+        for operand in operands:
+            nested = isinstance(operand, tuple) and operand[0] == op
+            flat += operand[1:] if nested else (operand,)
+        numbers = [value for value in flat if isinstance(value, int)]
+        rest = [value for value in flat if not isinstance(value, int)]
+        number = sum(numbers) if op == "+" else _product(numbers)
+        neutral = 0 if op == "+" else 1
+        if op == "*" and number == 0:
+            return 0
+        if number != neutral or not rest:
+            rest = [*rest, number] if op == "+" else [number, *rest]
+        return rest[0] if len(rest) == 1 else _split((op, *rest))
+    if op == "-" and operands[1] == 0:
+        return operands[0]
+    if op == "not" and isinstance(operands[0], tuple) and operands[0][0] in _NEGATED:
+        return (_NEGATED[operands[0][0]], *operands[0][1:])
+    if op in ARITHMETIC and all(isinstance(value, int) for value in operands):
+        a, b = operands
+        assert isinstance(a, int) and isinstance(b, int)
+        if op == "-":
+            return a - b
+        if b > 0:
+            return a // b if op == "//" else a % b
+    if op in ("min", "max") and len(operands) == 1:
+        return operands[0]
+    return _split((op, *operands))
+
+
+def _split(expr: tuple[Any, ...]) -> Expr:
+    """An n-ary node within the arity that a file may hold, as a tree."""
+    op, operands = expr[0], expr[1:]
+    _, high = ARITY[op]
+    if len(operands) <= high:
+        return expr
+    parts = [operands[start : start + high] for start in range(0, len(operands), high)]
+    return (op, *((op, *part) if len(part) > 1 else part[0] for part in parts))
+
+
+def _product(numbers: list[int]) -> int:
+    result = 1
+    for number in numbers:
+        result *= number
+    return result
+
+
+def simplified(guard: Any, is_positive: Callable[[sympy.Symbol], bool]) -> Any:
+    """The guard in the form that a person would have written it, with the same meaning.
+
+    ``is_positive`` says whether a symbol is at least 1 at every call (its range is checked first).
+    """
+    if not isinstance(guard, (sympy.Eq, sympy.Ne)):
+        return guard
+    left, right = guard.args
+    same: Any = sympy.Le if isinstance(guard, sympy.Eq) else sympy.Gt
+    for value, extremum in ((left, right), (right, left)):
+        if isinstance(extremum, (Min, sympy.Min)) and value in extremum.args:
+            others = [argument for argument in extremum.args if argument != value]
+            if len(others) == 1:
+                return same(value, others[0])
+        if isinstance(extremum, (Max, sympy.Max)) and value in extremum.args:
+            others = [argument for argument in extremum.args if argument != value]
+            if len(others) == 1:
+                return same(others[0], value)
+    left, right = _cancelled(left, right, is_positive)
+    for value, multiple in ((left, right), (right, left)):
+        divisor = _divisor_of_floor(value, multiple)
+        if divisor is not None:
+            return guard.func(Mod(value, divisor), 0)
+    return guard.func(left, right)
+
+
+def _cancelled(left: Any, right: Any, is_positive: Callable[[sympy.Symbol], bool]) -> Any:
+    """Both sides without the symbols that are factors of each and never zero."""
+    for symbol in sorted((left - right).free_symbols, key=str):
+        if not is_positive(symbol):
+            continue
+        while True:
+            sides = [_without_factor(side, symbol) for side in (left, right)]
+            if None in sides:
+                break
+            left, right = sides
+    return left, right
+
+
+def _without_factor(side: Any, symbol: sympy.Symbol) -> Any:
+    """``side / symbol`` where the symbol is a factor of every term, else None."""
+    if side == 0:
+        return None
+    terms = []
+    for term in sympy.Add.make_args(side):
+        factors = list(sympy.Mul.make_args(term))
+        for position, factor in enumerate(factors):
+            base, power = factor.as_base_exp()
+            if base == symbol and power.is_Integer and int(power) >= 1:
+                factors[position] = symbol ** (int(power) - 1)
+                break
+        else:
+            return None
+        terms.append(sympy.Mul(*factors))
+    return sympy.Add(*terms)
+
+
+def _divisor_of_floor(value: Any, multiple: Any) -> int | None:
+    """``c`` where ``multiple`` is ``c * (value // c)``."""
+    if not multiple.is_Mul or len(multiple.args) != 2:
+        return None
+    number, floor = multiple.args
+    if not (number.is_Integer and isinstance(floor, FloorDiv)):
+        return None
+    base, divisor = floor.args
+    return int(number) if base == value and divisor == number and int(number) > 1 else None
