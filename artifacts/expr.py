@@ -174,4 +174,3 @@ def to_python(expr: Expr, names: Mapping[str, str]) -> str:
     if op in ("//", "%") and not (isinstance(expr[2], int) and expr[2] > 0):
         return f"{'floordiv' if op == '//' else 'mod'}({parts[0]}, {parts[1]})"
     return "(" + f" {op} ".join(parts) + ")"
-
