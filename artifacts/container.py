@@ -338,8 +338,9 @@ def open_bundle(path: Path | str) -> Bundle:
         _compare(mapped, entries, layout)
         manifest = _manifest(mapped, entries[0], layout.starts[0])
         _check_members(manifest, entries)
-    except ManifestError as error:
-        if error.newer is not None:
+    except ValueError as error:
+        mapped.close()
+        if isinstance(error, ManifestError) and error.newer is not None:
             raise BundleError(
                 Diagnostic(
                     "TC403",
@@ -347,9 +348,8 @@ def open_bundle(path: Path | str) -> Bundle:
                     tries=("pip install --upgrade tcexport",),
                 )
             ) from None
-        _refuse(path, f"{MANIFEST_NAME}: {error}")
-    except ValueError as error:
-        _refuse(path, str(error))
+        where = f"{MANIFEST_NAME}: " if isinstance(error, ManifestError) else ""
+        _refuse(path, f"{where}{error}")
     offsets = {entry.name: start for entry, start in zip(entries, layout.starts, strict=True)}
     del offsets[MANIFEST_NAME]
     return Bundle(path, manifest, offsets, mapped)
