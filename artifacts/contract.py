@@ -132,7 +132,10 @@ class TensorInput(_Data, tag="tensor", tag_field="kind"):
 
 
 class TensorOutput(_Data, tag="tensor", tag_field="kind"):
-    """A tensor result: number ``result`` of those that the compiled function returns."""
+    """A tensor result: number ``result`` of those that the compiled function returns.
+
+    A size of None depends on the data and is known after the call only.
+    """
 
     path: str
     dtype: str
@@ -296,13 +299,16 @@ def checked(contract: Contract) -> Contract:
             for guard in contract.index_guards
             if tensor_at(guard.input)
         ),
-        outputs=tuple(_checked_output(output, shape, expr) for output in contract.outputs),
+        outputs=tuple(_checked_output(output, expr) for output in contract.outputs),
     )
 
 
-def _checked_output(output: Any, shape: Any, expr: Any) -> Any:
+def _checked_output(output: Any, expr: Any) -> Any:
     if isinstance(output, TensorOutput):
-        return msgspec.structs.replace(output, shape=shape(output.shape))
+        if len(output.shape) > MAX_RANK:
+            raise ContractError("rank too large")
+        sizes = tuple(None if size is None else expr(size) for size in output.shape)
+        return msgspec.structs.replace(output, shape=sizes)
     if isinstance(output, SizeOutput):
         return msgspec.structs.replace(output, value=expr(output.value))
     return output

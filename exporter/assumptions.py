@@ -1,0 +1,230 @@
+"""What a trace takes for granted, read from every place where torch keeps it, in the user's dims.
+
+The places: the guards of the shape environment, the ranges of its symbols (which differ from those
+of the program: both are read), the shapes of the graph's inputs after replacement, and the run-time
+assertions on values. What torch does not keep, the preconditions of kernels, is in `indices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.export.exported_program import _get_shape_env
+
+from ..artifacts.contract import Guard, Origin
+from ..artifacts.errors import Diagnostic, ExportError, Location
+from ..artifacts.expr import Expr, dims_of, evaluate, render
+from ..lowering.locations import user_location
+from .lines import location_of
+from .ranges import Request
+from .trace import Trace, symbol_of
+from .translate import Untranslatable, simplified, to_expr
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """``symbols``: torch's symbols in the user's dims. ``values``: dims that are read from the value
+    of an integer input, by name, with the index of the leaf. ``guards``: all that must hold."""
+
+    symbols: dict[sympy.Symbol, Expr]
+    values: dict[str, int]
+    guards: tuple[Guard, ...]
+
+
+def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
+    """Read the assumptions of a fresh trace (never of a program that was saved and loaded).
+
+    Raises:
+        ExportError: TC201 a dynamic axis that the trace fixed; TC211 an assumption without a form.
+    """
+    env = _get_shape_env(traced.program.graph_module)
+    if env is None:
+        return Assumptions({}, {}, ())
+    symbols, equations = _bind_axes(traced, env)
+    values = _bind_values(traced, symbols)
+    guards: list[Guard] = []
+    for actual, declared in equations:
+        guards.append(_equation(actual, declared, symbols, env))
+    raw = [(guard.expr, Origin("the trace", location_of(guard.sloc))) for guard in env.guards]
+    raw += _runtime_assertions(traced, env)
+    lows = {name: request.span.lo for name, request in requests.items()}
+
+    def is_positive(symbol: sympy.Symbol) -> bool:
+        name = symbols.get(symbol)
+        return isinstance(name, str) and lows.get(name, 0) >= 1
+
+    for condition, origin in raw:
+        guard = _translated(env.replace(condition), symbols, origin, is_positive)
+        if guard is not None:
+            guards.append(guard)
+    guards += _ranges(traced, env, symbols)
+    return Assumptions(symbols, values, _distinct(guards))
+
+
+def _bind_axes(
+    traced: Trace, env: Any
+) -> tuple[dict[sympy.Symbol, Expr], list[tuple[Any, Expr]]]:
+    """Which dim each symbol is, and the axes that torch expressed through other symbols."""
+    nodes = {node.name: node for node in traced.program.graph.nodes if node.op == "placeholder"}
+    symbols: dict[sympy.Symbol, Expr] = {}
+    equations: list[tuple[Any, Expr]] = []
+    for (path, _), axes, name in zip(
+        traced.bound.leaves, traced.shapes, traced.placeholders, strict=True
+    ):
+        if axes is None:
+            continue
+        for axis, (size, declared) in enumerate(
+            zip(nodes[name].meta["val"].shape, axes, strict=True)
+        ):
+            actual = env.replace(symbol_of(size))
+            if actual.is_Integer and dims_of(declared):
+                raise ExportError(_fixed_by_trace(path, axis, declared, int(actual), env))
+            if isinstance(actual, sympy.Symbol) and actual not in symbols:
+                symbols[actual] = declared
+            else:
+                equations.append((actual, declared))
+    return symbols, equations
+
+
+def _fixed_by_trace(path: str, axis: int, declared: Expr, size: int, env: Any) -> Diagnostic:
+    locations = [
+        location_of(guard.sloc)
+        for guard in env.guards
+        if isinstance(guard.expr, sympy.Eq) and any(side == size for side in guard.expr.args)
+    ]
+    where = next((location for location in locations if location is not None), None)
+    names = " and ".join(sorted(dims_of(declared)))
+    return Diagnostic(
+        "TC201",
+        f"{render(declared)} can't be dynamic: the trace fixed {path} axis {axis} at {size}",
+        location=where,
+        tries=(f"leave {names} out of --dynamic", "change the line that needs this size"),
+    )
+
+
+def _bind_values(traced: Trace, symbols: dict[sympy.Symbol, Expr]) -> dict[str, int]:
+    """``.item()`` of an integer input with one element: its symbol is the input's value."""
+    inputs = {name: index for index, name in enumerate(traced.placeholders)}
+    values: dict[str, int] = {}
+    for node in traced.program.graph.nodes:
+        if node.target not in (
+            torch.ops.aten.item.default,
+            torch.ops.aten._local_scalar_dense.default,
+        ):
+            continue
+        source = node.args[0]
+        value = node.meta.get("val")
+        if not isinstance(value, torch.SymInt) or source.name not in inputs:
+            continue
+        index = inputs[source.name]
+        path = traced.bound.leaves[index][0]
+        symbol = value.node.expr
+        if isinstance(symbol, sympy.Symbol) and symbol not in symbols:
+            symbols[symbol] = path
+            values[path] = index
+    return values
+
+
+def _equation(
+    actual: Any, declared: Expr, symbols: Mapping[sympy.Symbol, Expr], env: Any
+) -> Guard:
+    """An axis that torch knows as ``actual`` must be what the user declared."""
+    where = _replacement_location(actual, env)
+    try:
+        return Guard(("==", declared, to_expr(actual, symbols)), Origin("equal sizes", where))
+    except Untranslatable as error:
+        raise ExportError(_no_form(f"{render(declared)} == {actual}", str(error), where)) from None
+
+
+def _replacement_location(actual: Any, env: Any) -> Location | None:
+    """The user's line that made torch express one symbol through ``actual``."""
+    free = actual.free_symbols
+    for guard in env.guards:
+        if isinstance(guard.expr, sympy.Eq) and free & guard.expr.free_symbols:
+            location = location_of(guard.sloc)
+            if location is not None:
+                return location
+    return None
+
+
+def _runtime_assertions(traced: Trace, env: Any) -> list[tuple[Any, Origin]]:
+    """Conditions on values, from the environment and from the assertions left in the graph."""
+    found: list[tuple[Any, Origin]] = []
+    for assertions in env.deferred_runtime_asserts.values():
+        found += [(each.expr, Origin("an assertion of the model")) for each in assertions]
+    for node in traced.program.graph.nodes:
+        if node.target is torch.ops.aten._assert_scalar.default:
+            condition = node.args[0]
+            value = condition.meta["val"] if isinstance(condition, torch.fx.Node) else condition
+            where = user_location(node.meta.get("stack_trace"))
+            if isinstance(value, torch.SymBool):
+                found.append((value.node.expr, Origin("an assertion of the model", where)))
+            elif value is False:
+                raise ExportError(
+                    Diagnostic("TC211", "an assertion of the model never holds", location=where)
+                )
+    # An assertion from the graph has the user's line; it replaces the same one without.
+    return sorted(found, key=lambda item: item[1].location is None)
+
+
+def _translated(
+    condition: Any, symbols: Mapping[sympy.Symbol, Expr], origin: Origin, is_positive: Any
+) -> Guard | None:
+    if condition in (True, sympy.true):
+        return None
+    try:
+        expr = to_expr(simplified(condition, is_positive), symbols)
+    except Untranslatable as error:
+        if not (condition.free_symbols & symbols.keys()) and _only_data(condition):
+            return None  # about sizes that the graph computes from data: see `graph_checks`
+        raise ExportError(_no_form(str(condition), str(error), origin.location)) from None
+    if not dims_of(expr) and not evaluate(expr, {}):
+        raise ExportError(_no_form(str(condition), "it never holds", origin.location))
+    return Guard(expr, origin) if dims_of(expr) else None
+
+
+def _only_data(condition: Any) -> bool:
+    """Whether a condition only says that sizes computed from data are not negative."""
+    if not isinstance(condition, (sympy.GreaterThan, sympy.LessThan)):
+        return False
+    left, right = condition.args
+    size, bound = (left, right) if isinstance(condition, sympy.GreaterThan) else (right, left)
+    return isinstance(size, sympy.Symbol) and bound == 0
+
+
+def _no_form(condition: str, why: str, where: Location | None) -> Diagnostic:
+    return Diagnostic(
+        "TC211",
+        f"the trace assumes {condition}, which cannot be checked before a call",
+        location=where,
+        notes=(why,),
+    )
+
+
+def _ranges(traced: Trace, env: Any, symbols: Mapping[sympy.Symbol, Expr]) -> list[Guard]:
+    """The ranges that torch narrowed its symbols to: both records are read, and intersected."""
+    guards = []
+    origin = Origin("the range of the trace")
+    for symbol, expr in symbols.items():
+        records = [env.var_to_range.get(symbol), traced.program.range_constraints.get(symbol)]
+        for record in records:
+            if record is None:
+                continue
+            if record.lower.is_Integer and int(record.lower) > 0:
+                guards.append(Guard((">=", expr, int(record.lower)), origin))
+            if record.upper.is_Integer and int(record.upper) < 2**48:
+                guards.append(Guard(("<=", expr, int(record.upper)), origin))
+    return [guard for guard in guards if dims_of(guard.expr)]
+
+
+def _distinct(guards: list[Guard]) -> tuple[Guard, ...]:
+    """Each condition once, those with a user's line first."""
+    ordered = sorted(guards, key=lambda guard: guard.origin.location is None)
+    found: dict[Expr, Guard] = {}
+    for guard in ordered:
+        found.setdefault(guard.expr, guard)
+    return tuple(found.values())

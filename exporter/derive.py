@@ -1,0 +1,431 @@
+"""Trace → contract: the ranges that can be promised, and everything a call is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+from torch.export.graph_signature import (
+    ConstantArgument,
+    OutputKind,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.utils import _pytree as pytree
+
+from ..artifacts.contract import (
+    MAX_SIZE,
+    PLAIN_TYPES,
+    AxisSource,
+    Contract,
+    DictNode,
+    Dim,
+    Fixed,
+    Guard,
+    IndexGuard,
+    Leaf,
+    ListNode,
+    NamedTupleNode,
+    Node,
+    Origin,
+    SizeOutput,
+    TensorInput,
+    TensorOutput,
+    TupleNode,
+    ValueSource,
+)
+from ..artifacts.errors import Diagnostic, ExportError, Location
+from ..artifacts.expr import ExprError, Expr, dims_of, evaluate, render
+from .assumptions import Assumptions, extract
+from .indices import index_guards
+from .ranges import Fit, Request, fit
+from .signature import child_path
+from .state import forbidden
+from .trace import Trace, symbol_of
+from .translate import Untranslatable, to_expr
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A contract, what torch's symbols read in its dims, and how the ranges were found."""
+
+    contract: Contract
+    symbols: dict[str, Expr]
+    fit: Fit
+    notes: tuple[Diagnostic, ...]
+
+
+def derive(traced: Trace, requests: Mapping[str, Request], *, narrow: bool) -> Derived:
+    """The contract of a trace.
+
+    Args:
+        requests: what was asked for each dynamic dim.
+        narrow: take the provable part of a range that was given, in place of refusing.
+
+    Raises:
+        ExportError: TC1xx, the graph does what a bundle would lose; TC201, TC202, TC210, TC211, the
+            ranges asked for cannot be served. A TC210 carries no `tries`: what works is for the
+            caller to try.
+    """
+    refused = forbidden(traced)
+    if refused:
+        raise ExportError(refused)
+    assumptions = extract(traced, requests)
+    size_guards, value_guards = index_guards(traced, assumptions.symbols)
+    guards = (*assumptions.guards, *size_guards)
+    fitted = fit(requests, traced.sizes, guards)
+    notes = _judge(fitted, requests, narrow=narrow)
+    contract = Contract(
+        dims=(*_dims(traced, requests, fitted), *_value_dims(assumptions)),
+        parameters=traced.bound.parameters,
+        inputs=_inputs(traced),
+        guards=fitted.guards,
+        index_guards=_needed(value_guards),
+        outputs=_outputs(traced, assumptions),
+        result=_result_structure(traced),
+    )
+    symbols = {str(symbol): expr for symbol, expr in assumptions.symbols.items()}
+    return Derived(contract, symbols, fitted, notes)
+
+
+# --- promises -------------------------------------------------------------------------------------
+
+
+def _judge(
+    fitted: Fit, requests: Mapping[str, Request], *, narrow: bool
+) -> tuple[Diagnostic, ...]:
+    """Refuse broken promises; say what became narrower where that was asked for."""
+    refused: list[Diagnostic] = []
+    notes: list[Diagnostic] = []
+    for guard in fitted.guards:
+        names = dims_of(guard.expr)
+        if not names or not names <= requests.keys():
+            continue
+        pair = _equal_dims(guard)
+        if pair is not None:
+            refused.append(_must_be_equal(pair, guard))
+        elif any(requests[name].given for name in names) and not narrow:
+            refused.append(_cannot_serve(guard, requests, fitted))
+        else:
+            notes.append(_checked_at_call(guard))
+    for name, request in requests.items():
+        span, limits = fitted.spans[name], fitted.limits[name]
+        if not request.given or span == request.span:
+            continue
+        needed = [guard for guard in (limits.lo, limits.hi, limits.step) if guard is not None]
+        if span.count() == request.span.count():
+            continue  # 1..10:4 and 1..9:4 are the same sizes
+        for guard in dict.fromkeys(needed):
+            if narrow:
+                message = f"{name}={request.span} was narrowed to {span}: {render(guard.expr)}"
+                location = guard.origin.location
+                notes.append(Diagnostic("TC210", message, location=location, severity="note"))
+            else:
+                refused.append(_cannot_serve(guard, requests, fitted))
+    if refused:
+        distinct = {(each.code, each.message): each for each in refused}
+        raise ExportError(distinct.values())
+    return tuple(notes)
+
+
+def _equal_dims(guard: Guard) -> tuple[str, str] | None:
+    expr = guard.expr
+    if expr[0] == "==" and isinstance(expr[1], str) and isinstance(expr[2], str):
+        return expr[1], expr[2]
+    return None
+
+
+def _must_be_equal(pair: tuple[str, str], guard: Guard) -> Diagnostic:
+    first, second = sorted(pair)
+    return Diagnostic(
+        "TC202",
+        f"{first} and {second} must be equal",
+        location=guard.origin.location,
+        tries=(f"give both axes one name, {first}, in axes or --axes",),
+    )
+
+
+def _cannot_serve(guard: Guard, requests: Mapping[str, Request], fitted: Fit) -> Diagnostic:
+    names = sorted(dims_of(guard.expr))
+    asked = ", ".join(f"{name}={requests[name].span}" for name in names if requests[name].given)
+    points = [each.point for each in fitted.broken if each.guard == guard and each.point]
+    notes = ()
+    if points:
+        point = points[0]
+        at = ", ".join(f"{name}={point[name]}" for name in sorted(point))
+        notes = (f"it fails at {at}",)
+    return Diagnostic(
+        "TC210",
+        f"{asked} can't be served: the trace needs {render(guard.expr)}",
+        location=guard.origin.location,
+        notes=notes,
+    )
+
+
+def _checked_at_call(guard: Guard) -> Diagnostic:
+    return Diagnostic(
+        "TC210",
+        f"not all sizes in the ranges are served together: {render(guard.expr)} is checked at "
+        "every call",
+        location=guard.origin.location,
+        severity="note",
+    )
+
+
+def _needed(guards: tuple[IndexGuard, ...]) -> tuple[IndexGuard, ...]:
+    """Of guards on one input with constant bounds, those that another does not imply."""
+
+    def implied(guard: IndexGuard, other: IndexGuard) -> bool:
+        bounds = (guard.lo, guard.hi, other.lo, other.hi)
+        return (
+            guard is not other
+            and guard.input == other.input
+            and all(isinstance(bound, int) for bound in bounds)
+            and other.lo >= guard.lo
+            and other.hi <= guard.hi
+        )
+
+    return tuple(guard for guard in guards if not any(implied(guard, each) for each in guards))
+
+
+# --- dims -----------------------------------------------------------------------------------------
+
+
+def _dims(traced: Trace, requests: Mapping[str, Request], fitted: Fit) -> list[Dim]:
+    dims = []
+    for name, request in requests.items():
+        span, limits = fitted.spans[name], fitted.limits[name]
+        asked = Origin(f"--dynamic {name}={request.span}")
+        lo_from = asked if request.given else Origin("sizes start at 1 where no range is given")
+        hi_from = asked if request.given else Origin("no limit")
+        step_from = None
+        if span.step != 1:
+            step_from = limits.step.origin if limits.step is not None else asked
+        dims.append(
+            Dim(
+                name,
+                _axis_source(name, traced),
+                span.lo,
+                span.hi,
+                limits.lo.origin if limits.lo is not None else lo_from,
+                limits.hi.origin if limits.hi is not None else hi_from,
+                span.step,
+                step_from,
+            )
+        )
+    return dims
+
+
+def _axis_source(name: str, traced: Trace) -> AxisSource:
+    """The axis that a dim is read from: one that it names alone, else a line over it."""
+    found = [
+        (index, axis, expr)
+        for index, axes in enumerate(traced.shapes)
+        for axis, expr in enumerate(axes or ())
+        if name in dims_of(expr)
+    ]
+    for index, axis, expr in found:
+        if expr == name:
+            return AxisSource(index, axis)
+    for index, axis, expr in found:
+        line = _line(expr, name)
+        if line is not None:
+            return AxisSource(index, axis, *line)
+    raise ExportError(
+        Diagnostic(
+            "TC007",
+            f"the size of {name} can't be read from any axis",
+            notes=(f"{name} stands in: " + ", ".join(render(expr) for _, _, expr in found),),
+            tries=(f"name one axis {name}, or a line over it such as 2*{name} or {name}+1",),
+        )
+    )
+
+
+def _line(expr: Expr, name: str) -> tuple[int, int] | None:
+    """(scale, offset) where the expression is ``scale*name + offset`` with a positive scale."""
+    if dims_of(expr) != {name}:
+        return None
+    try:
+        offset = evaluate(expr, {name: 0})
+        scale = evaluate(expr, {name: 1}) - offset
+        probes = (2, 3, 1009)
+        straight = all(evaluate(expr, {name: n}) == scale * n + offset for n in probes)
+    except ExprError:
+        return None
+    return (scale, offset) if straight and scale >= 1 else None
+
+
+def _value_dims(assumptions: Assumptions) -> list[Dim]:
+    none = Origin("any value of the input, unless a guard says otherwise")
+    return [
+        Dim(name, ValueSource(index), -MAX_SIZE, None, none, none)
+        for name, index in assumptions.values.items()
+    ]
+
+
+# --- inputs and outputs ---------------------------------------------------------------------------
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _inputs(traced: Trace) -> tuple[TensorInput | Fixed, ...]:
+    inputs: list[TensorInput | Fixed] = []
+    for (path, leaf), axes in zip(traced.bound.leaves, traced.shapes, strict=True):
+        if axes is None:
+            inputs.append(Fixed.of(path, leaf))
+        else:
+            inputs.append(TensorInput(path, dtype_name(leaf.dtype), axes))
+    return tuple(inputs)
+
+
+def _outputs(
+    traced: Trace, assumptions: Assumptions
+) -> tuple[TensorOutput | SizeOutput | Fixed, ...]:
+    program = traced.program
+    nodes = {node.name: node for node in program.graph.nodes}
+    paths = _result_paths(_result_structure(traced))
+    outputs: list[TensorOutput | SizeOutput | Fixed] = []
+    results = 0
+    specs = [
+        spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT
+    ]
+    for spec, path in zip(specs, paths, strict=True):
+        argument = spec.arg
+        if isinstance(argument, TensorArgument):
+            value = nodes[argument.name].meta["val"]
+            shape = tuple(_size(size, assumptions) for size in value.shape)
+            outputs.append(TensorOutput(path, dtype_name(value.dtype), shape, results))
+            results += 1
+        elif isinstance(argument, SymIntArgument):
+            size = nodes[argument.name].meta["val"]
+            expr = _size(size, assumptions)
+            if expr is None:
+                raise ExportError(
+                    Diagnostic("TC211", f"the output {path} is a number computed from data")
+                )
+            outputs.append(SizeOutput(path, expr))
+        elif isinstance(argument, ConstantArgument) and type(argument.value) in PLAIN_TYPES:
+            outputs.append(Fixed.of(path, argument.value))  # type: ignore[arg-type]
+        else:
+            raise ExportError(
+                Diagnostic("TC211", f"the output {path} is a {type(argument).__name__}")
+            )
+    return tuple(outputs)
+
+
+def _size(size: Any, assumptions: Assumptions) -> Expr | None:
+    """A size over the dims; None where it depends on data."""
+    expression = symbol_of(size)
+    try:
+        return to_expr(expression, assumptions.symbols)
+    except Untranslatable:
+        if expression.free_symbols <= assumptions.symbols.keys():
+            raise
+        return None
+
+
+def _result_structure(traced: Trace) -> Any:
+    spec = traced.program.call_spec.out_spec
+    assert spec is not None
+    return _structure(spec, iter(range(spec.num_leaves)), "the output")
+
+
+def _structure(spec: pytree.TreeSpec, indices: Any, path: str) -> Node:
+    if spec.is_leaf():
+        return Leaf(next(indices))
+    kind, context = spec.type, spec.context
+    children = spec.children()
+    items = tuple(_structure(child, indices, path) for child in children)
+    if kind is tuple:
+        return TupleNode(items)
+    if kind is list:
+        return ListNode(items)
+    if pytree.is_namedtuple_class(kind):
+        return NamedTupleNode(kind.__name__, tuple(kind._fields), items)
+    if isinstance(kind, type) and issubclass(kind, dict):
+        # dict, OrderedDict and the ModelOutput of transformers: all come back as a dict.
+        keys = context[1] if isinstance(context, (list, tuple)) and kind.__name__ == "defaultdict" else context
+        if isinstance(keys, (list, tuple)) and len(keys) == len(items):
+            if all(type(key) in (str, int) for key in keys):
+                return DictNode(tuple(keys), items)
+    raise ExportError(
+        Diagnostic(
+            "TC005",
+            f"{path} holds a {getattr(kind, '__name__', kind)}, which cannot be restored "
+            "without its class",
+            tries=("return tensors in tuples, lists, dicts or named tuples",),
+        )
+    )
+
+
+def _result_paths(node: Node) -> list[str]:
+    paths: dict[int, str] = {}
+
+    def walk(node: Node, path: str) -> None:
+        if isinstance(node, Leaf):
+            paths[node.index] = path or "result"
+        elif isinstance(node, DictNode):
+            for key, item in zip(node.keys, node.items, strict=True):
+                walk(item, child_path(path, key).removeprefix("."))
+        elif isinstance(node, NamedTupleNode):
+            for field, item in zip(node.fields, node.items, strict=True):
+                walk(item, f"{path}.{field}".removeprefix("."))
+        elif isinstance(node, (TupleNode, ListNode)):
+            for index, item in enumerate(node.items):
+                walk(item, f"{path}[{index}]")
+
+    walk(node, "")
+    return [paths[index] for index in sorted(paths)]
+
+
+# --- where the lines are --------------------------------------------------------------------------
+
+
+def relocated(contract: Contract, display: Any) -> Contract:
+    """The contract with every location's file as ``display`` gives it (no paths of the machine)."""
+
+    def origin(old: Origin | None) -> Any:
+        if old is None or old.location is None:
+            return old
+        location = old.location
+        return Origin(old.reason, Location(display(location.file), location.line, location.text))
+
+    replace = msgspec.structs.replace
+    return replace(
+        contract,
+        dims=tuple(
+            replace(
+                dim,
+                lo_from=origin(dim.lo_from),
+                hi_from=origin(dim.hi_from),
+                step_from=origin(dim.step_from),
+            )
+            for dim in contract.dims
+        ),
+        guards=tuple(replace(guard, origin=origin(guard.origin)) for guard in contract.guards),
+        index_guards=tuple(
+            replace(guard, origin=origin(guard.origin)) for guard in contract.index_guards
+        ),
+    )
+
+
+def used_symbols(names: tuple[str, ...], derived: Derived) -> tuple[Expr, ...]:
+    """What torch's symbols, named by the lowering, are over the dims.
+
+    Raises:
+        ExportError: TC211, a symbol that no input gives.
+    """
+    missing = [name for name in names if name not in derived.symbols]
+    if missing:
+        raise ExportError(
+            Diagnostic("TC211", f"the graph needs sizes that no input gives: {', '.join(missing)}")
+        )
+    return tuple(derived.symbols[name] for name in names)
+
+

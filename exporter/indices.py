@@ -1,0 +1,476 @@
+"""Indices that a kernel reads with: what torch checks inside its kernels and never writes down.
+
+``Embedding(512)(arange(seq))`` leaves no ``seq <= 512`` in the shape environment, and a compiled
+kernel reads whatever lies there. Each index tensor is followed back through the graph as an interval
+of values. It ends in a guard on sizes, a guard on the values of an input, or a refusal.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from ..artifacts.contract import Guard, IndexGuard, Origin
+from ..artifacts.errors import Diagnostic, ExportError, Location
+from ..artifacts.expr import Expr, dims_of, evaluate
+from ..lowering.locations import user_location
+from .trace import Trace, symbol_of
+from .translate import Untranslatable, fold, to_expr
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Values:
+    """All values of an integer tensor: between ``lo`` and ``hi``, both included.
+
+    With ``leaf``, they are the values of that input plus something between ``lo`` and ``hi``.
+    """
+
+    lo: Expr
+    hi: Expr
+    leaf: int | None = None
+
+
+@dataclass(frozen=True)
+class _Use:
+    index: torch.fx.Node
+    size: Any
+    wraps: bool  # whether -size..-1 count from the end
+
+
+def index_guards(
+    traced: Trace, symbols: Mapping[sympy.Symbol, Expr]
+) -> tuple[tuple[Guard, ...], tuple[IndexGuard, ...]]:
+    """Guards that keep every index of the graph inside what it indexes.
+
+    Returns:
+        Guards on sizes, and guards on the values of inputs.
+
+    Raises:
+        ExportError: TC211, an index tensor that cannot be bounded; all such are listed.
+    """
+    analysis = _Analysis(traced, symbols)
+    guards: dict[Expr, Guard] = {}
+    by_value: dict[tuple[int, Expr, Expr], IndexGuard] = {}
+    refused: list[Diagnostic] = []
+    for node in traced.program.graph.nodes:
+        where = user_location(node.meta.get("stack_trace"))
+        for use in _uses(node):
+            try:
+                size = analysis.expr(symbol_of(use.size))
+                values = analysis.values(use.index)
+            except Untranslatable as error:
+                refused.append(_unbounded(node, where, str(error)))
+                continue
+            if values is None:
+                refused.append(_unbounded(node, where, "it is computed in a way that has no bound"))
+                continue
+            lowest = fold("-", 0, size) if use.wraps else 0
+            highest = fold("-", size, 1)
+            origin = Origin(f"index of {_name(node)}", where)
+            if values.leaf is not None:
+                lo, hi = fold("-", lowest, values.lo), fold("-", highest, values.hi)
+                guard = IndexGuard(values.leaf, lo, hi, origin)
+                by_value.setdefault((values.leaf, lo, hi), guard)
+                continue
+            for condition in ((">=", values.lo, lowest), ("<=", values.hi, highest)):
+                condition = _without_one(condition)
+                if dims_of(condition):
+                    guards.setdefault(condition, Guard(condition, origin))
+                elif not evaluate(condition, {}):
+                    refused.append(_unbounded(node, where, "a constant index is out of range"))
+    if refused:
+        raise ExportError(refused)
+    return tuple(guards.values()), tuple(by_value.values())
+
+
+def _without_one(condition: tuple[str, Expr, Expr]) -> Expr:
+    """``seq - 1 <= 511`` as ``seq <= 512``."""
+    op, left, right = condition
+    if isinstance(left, tuple) and left[0] == "-" and isinstance(left[2], int):
+        return (op, left[1], fold("+", right, left[2]))
+    return condition
+
+
+def _name(node: torch.fx.Node) -> str:
+    return str(getattr(node.target, "_opname", None) or node.target)
+
+
+def _unbounded(node: torch.fx.Node, where: Location | None, why: str) -> Diagnostic:
+    return Diagnostic(
+        "TC211",
+        f"the indices of {_name(node)} can't be bounded before a call: {why}",
+        location=where,
+        tries=("clamp the indices to the size of what they index: torch.clamp(i, 0, n - 1)",),
+    )
+
+
+# --- which ops index ------------------------------------------------------------------------------
+
+
+def _uses(node: torch.fx.Node) -> list[_Use]:
+    if node.op != "call_function":
+        return []
+    finder = _INDEXING.get(getattr(node.target, "overloadpacket", None))
+    return finder(node) if finder is not None else []
+
+
+def _shape(node: Any) -> Any:
+    return node.meta["val"].shape
+
+
+def _rows(node: torch.fx.Node) -> list[_Use]:
+    table, index = node.args[0], node.args[1]
+    return [_Use(index, _shape(table)[0], wraps=False)]  # type: ignore[arg-type]
+
+
+def _along(wraps: bool) -> Callable[[torch.fx.Node], list[_Use]]:
+    def uses(node: torch.fx.Node) -> list[_Use]:
+        source, dim, index = node.args[:3]
+        shape = _shape(source)
+        if len(shape) == 0:
+            return [_Use(index, 1, wraps)]  # type: ignore[arg-type]
+        return [_Use(index, shape[dim], wraps)]  # type: ignore[arg-type,index]
+
+    return uses
+
+
+def _advanced(node: torch.fx.Node) -> list[_Use]:
+    source, indices = node.args[0], node.args[1]
+    uses: list[_Use] = []
+    axis = 0
+    for index in indices:  # type: ignore[union-attr]
+        if index is None:
+            axis += 1
+            continue
+        value = index.meta["val"]  # type: ignore[union-attr]
+        if value.dtype in (torch.bool, torch.uint8):
+            axis += value.dim()
+            continue
+        uses.append(_Use(index, _shape(source)[axis], wraps=True))  # type: ignore[arg-type]
+        axis += 1
+    return uses
+
+
+def _flat(node: torch.fx.Node) -> list[_Use]:
+    source, index = node.args[0], node.args[1]
+    return [_Use(index, source.meta["val"].numel(), wraps=True)]  # type: ignore[union-attr,arg-type]
+
+
+def _classes(node: torch.fx.Node) -> list[_Use]:
+    count = node.args[1] if len(node.args) > 1 else node.kwargs.get("num_classes", -1)
+    return [_Use(node.args[0], count, wraps=False)]  # type: ignore[arg-type]
+
+
+_INDEXING: dict[Any, Callable[[torch.fx.Node], list[_Use]]] = {
+    aten.embedding: _rows,
+    aten.embedding_bag: _rows,
+    aten._embedding_bag: _rows,
+    aten._embedding_bag_forward_only: _rows,
+    aten.index: _advanced,
+    aten._unsafe_index: _advanced,
+    aten.index_put: _advanced,
+    aten.index_put_: _advanced,
+    aten._unsafe_index_put: _advanced,
+    aten.gather: _along(wraps=False),
+    aten.scatter: _along(wraps=False),
+    aten.scatter_: _along(wraps=False),
+    aten.scatter_add: _along(wraps=False),
+    aten.scatter_add_: _along(wraps=False),
+    aten.scatter_reduce: _along(wraps=False),
+    aten.scatter_reduce_: _along(wraps=False),
+    aten.index_select: _along(wraps=False),
+    aten.index_add: _along(wraps=False),
+    aten.index_add_: _along(wraps=False),
+    aten.index_copy: _along(wraps=False),
+    aten.index_copy_: _along(wraps=False),
+    aten.index_fill: _along(wraps=True),
+    aten.index_fill_: _along(wraps=True),
+    aten.take: _flat,
+    aten.put: _flat,
+    aten.one_hot: _classes,
+}
+
+# --- values of integer tensors --------------------------------------------------------------------
+
+_SAME_VALUES = {
+    aten.view, aten.reshape, aten._unsafe_view, aten.unsqueeze, aten.squeeze, aten.expand,
+    aten.expand_as, aten.slice, aten.select, aten.clone, aten.alias, aten.contiguous, aten.detach,
+    aten.detach_, aten.permute, aten.transpose, aten.t, aten.flatten, aten.unflatten,
+    aten.lift_fresh_copy, aten.repeat, aten.repeat_interleave, aten.flip, aten.roll, aten.narrow,
+    aten.index_select, aten.gather, aten.index, aten.diagonal, aten.movedim, aten.unfold,
+    aten.broadcast_to, aten.tile, aten.view_as, aten.reshape_as, aten.swapaxes,
+}  # fmt: skip
+_CASTS = {aten.to, aten._to_copy, aten.type_as}
+_BOOLEAN = {
+    aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.logical_and, aten.logical_or,
+    aten.logical_not, aten.logical_xor, aten.isnan, aten.isinf, aten.any, aten.all,
+}  # fmt: skip
+
+
+class _Analysis:
+    """Intervals of the integer tensors of one graph, computed where they are asked for."""
+
+    def __init__(self, traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> None:
+        self._symbols = symbols
+        self._leaf_of = {name: index for index, name in enumerate(traced.placeholders)}
+        self._known: dict[torch.fx.Node, Values | None] = {}
+        signature = traced.program.graph_signature
+        state: dict[str, Any] = {**traced.program.state_dict, **traced.program.constants}
+        self._constants = {
+            node_name: state[target]
+            for names in (
+                signature.inputs_to_parameters,
+                signature.inputs_to_buffers,
+                signature.inputs_to_lifted_tensor_constants,
+            )
+            for node_name, target in names.items()
+            if target in state
+        }
+        self._mutated = set(signature.buffers_to_mutate.values())
+
+    def expr(self, expression: Any) -> Expr:
+        return to_expr(expression, self._symbols)
+
+    def number(self, value: Any) -> Expr:
+        """A Python number, a SymInt or the node of one as an expression."""
+        if isinstance(value, torch.fx.Node):
+            value = value.meta["val"]
+        if isinstance(value, (bool, float)) and value != int(value):
+            raise Untranslatable(f"{value} is not an integer")
+        if isinstance(value, (bool, int, float)):
+            return int(value)
+        if isinstance(value, torch.SymInt):
+            return self.expr(value.node.expr)
+        raise Untranslatable(f"{value!r} is not a size")
+
+    def values(self, node: Any) -> Values | None:
+        """The interval of a node; None where there is none."""
+        if not isinstance(node, torch.fx.Node):
+            number = self.number(node)
+            return Values(number, number)
+        if node not in self._known:
+            self._known[node] = self._values(node)
+        return self._known[node]
+
+    def _values(self, node: torch.fx.Node) -> Values | None:
+        value = node.meta.get("val")
+        if isinstance(value, (int, torch.SymInt)):
+            number = self.number(value)
+            return Values(number, number)
+        if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
+            return Values(0, 1)
+        if node.op == "placeholder":
+            return self._input(node)
+        if node.target is operator.getitem:
+            return _getitem(self, node)
+        packet = getattr(node.target, "overloadpacket", None)
+        if packet in _SAME_VALUES:
+            return self.values(node.args[0])
+        if packet in _CASTS:
+            source = node.args[0].meta["val"]  # type: ignore[union-attr]
+            integral = not (source.is_floating_point() or source.is_complex())
+            return self.values(node.args[0]) if integral else None
+        if packet in _BOOLEAN:
+            return Values(0, 1)
+        rule = _RULES.get(packet)
+        return rule(self, node) if rule is not None else None
+
+    def _input(self, node: torch.fx.Node) -> Values | None:
+        if node.name in self._leaf_of:
+            return Values(0, 0, self._leaf_of[node.name])
+        constant = self._constants.get(node.name)
+        if constant is None or constant.dtype.is_floating_point or constant.numel() == 0:
+            return None
+        if constant.dtype.is_complex:
+            return None
+        return Values(int(constant.min()), int(constant.max()))
+
+
+def _argument(node: torch.fx.Node, position: int, name: str, default: Any = None) -> Any:
+    if len(node.args) > position:
+        return node.args[position]
+    return node.kwargs.get(name, default)
+
+
+def _arange(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    schema = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    given = {**dict(zip(schema, node.args, strict=False)), **node.kwargs}
+    start = analysis.number(given.get("start", 0))
+    end = analysis.number(given["end"])
+    step = analysis.number(given.get("step", 1))
+    if not isinstance(step, int) or step < 1:
+        return None
+    return Values(start, fold("-", end, 1))
+
+
+def _add(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    a, b = analysis.values(node.args[0]), analysis.values(node.args[1])
+    if a is None or b is None or node.kwargs.get("alpha", 1) != 1:
+        return None
+    if a.leaf is not None and b.leaf is not None:
+        return None
+    leaf = a.leaf if a.leaf is not None else b.leaf
+    return Values(fold("+", a.lo, b.lo), fold("+", a.hi, b.hi), leaf)
+
+
+def _sub(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    a, b = analysis.values(node.args[0]), analysis.values(node.args[1])
+    if a is None or b is None or b.leaf is not None or node.kwargs.get("alpha", 1) != 1:
+        return None
+    return Values(fold("-", a.lo, b.hi), fold("-", a.hi, b.lo), a.leaf)
+
+
+def _mul(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    a, b = analysis.values(node.args[0]), analysis.values(node.args[1])
+    if a is None or b is None or a.leaf is not None or b.leaf is not None:
+        return None
+    corners = [fold("*", x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+    if all(isinstance(corner, int) for corner in corners):
+        return Values(min(corners), max(corners))  # type: ignore[type-var]
+    return Values(("min", *corners), ("max", *corners))
+
+
+def _clamp(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    low, high = _argument(node, 1, "min"), _argument(node, 2, "max")
+    source = analysis.values(node.args[0])
+    if source is not None and source.leaf is not None:
+        source = None
+    lo = source.lo if source is not None else None
+    hi = source.hi if source is not None else None
+    if low is not None:
+        least = analysis.number(low)
+        lo = least if lo is None else fold("max", lo, least)
+        hi = None if hi is None else fold("max", hi, least)
+    if high is not None:
+        most = analysis.number(high)
+        hi = most if hi is None else fold("min", hi, most)
+        lo = None if lo is None else fold("min", lo, most)
+    return Values(lo, hi) if lo is not None and hi is not None else None
+
+
+def _clamp_min(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    source = analysis.values(node.args[0])
+    least = analysis.number(node.args[1])
+    if source is None or source.leaf is not None:
+        return None
+    return Values(fold("max", source.lo, least), fold("max", source.hi, least))
+
+
+def _clamp_max(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    source = analysis.values(node.args[0])
+    most = analysis.number(node.args[1])
+    if source is None or source.leaf is not None:
+        return None
+    return Values(fold("min", source.lo, most), fold("min", source.hi, most))
+
+
+def _where(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    return _union(analysis, node.args[1:3])
+
+
+def _cat(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    return _union(analysis, node.args[0])
+
+
+def _union(analysis: _Analysis, nodes: Any) -> Values | None:
+    parts = [analysis.values(each) for each in nodes]
+    if any(part is None for part in parts):
+        return None
+    known = [part for part in parts if part is not None]
+    if len({part.leaf for part in known}) > 1:
+        return None
+    lows, highs = [part.lo for part in known], [part.hi for part in known]
+    lo = lows[0] if len(set(lows)) == 1 else ("min", *lows)
+    hi = highs[0] if len(set(highs)) == 1 else ("max", *highs)
+    return Values(lo, hi, known[0].leaf)
+
+
+def _full(position: int) -> Callable[[_Analysis, torch.fx.Node], Values | None]:
+    def rule(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+        number = analysis.number(node.args[position])
+        return Values(number, number)
+
+    return rule
+
+
+def _constant(number: int) -> Callable[[_Analysis, torch.fx.Node], Values | None]:
+    return lambda analysis, node: Values(number, number)
+
+
+def _remainder(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    divisor = analysis.number(node.args[1])
+    if isinstance(divisor, int) and divisor < 1:
+        return None
+    return Values(0, fold("-", divisor, 1))
+
+
+def _position(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    """argmax, argmin: a position along the axis (or in the whole tensor)."""
+    source = node.args[0].meta["val"]  # type: ignore[union-attr]
+    dim = _argument(node, 1, "dim")
+    size = source.numel() if dim is None else source.shape[dim]
+    return Values(0, fold("-", analysis.expr(symbol_of(size)), 1))
+
+
+def _getitem(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    """The indices that sort, topk, max and min along an axis return, and parts of a split."""
+    source, which = node.args
+    packet = getattr(source.target, "overloadpacket", None)  # type: ignore[union-attr]
+    if packet in (aten.split, aten.split_with_sizes, aten.chunk, aten.unbind, aten.tensor_split):
+        return analysis.values(source.args[0])  # type: ignore[union-attr]
+    if which == 1 and packet in _WITH_INDICES:
+        operand = source.args[0].meta["val"]  # type: ignore[union-attr]
+        dim = _argument(source, _WITH_INDICES[packet], "dim", -1)  # type: ignore[arg-type]
+        size = operand.shape[dim] if operand.dim() else 1
+        return Values(0, fold("-", analysis.expr(symbol_of(size)), 1))
+    return None
+
+
+_WITH_INDICES = {aten.sort: 1, aten.topk: 2, aten.max: 1, aten.min: 1, aten.kthvalue: 2}
+
+
+def _cumsum(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    source = analysis.values(node.args[0])
+    if source is None or source.leaf is not None:
+        return None
+    length = analysis.expr(symbol_of(_shape(node.args[0])[node.args[1]]))
+    lo = 0 if source.lo == 0 else ("min", source.lo, fold("*", source.lo, length))
+    return Values(lo, ("max", source.hi, fold("*", source.hi, length)))
+
+
+_RULES: dict[Any, Callable[[_Analysis, torch.fx.Node], Values | None]] = {
+    aten.arange: _arange,
+    aten.add: _add,
+    aten.add_: _add,
+    aten.sub: _sub,
+    aten.sub_: _sub,
+    aten.mul: _mul,
+    aten.clamp: _clamp,
+    aten.clamp_min: _clamp_min,
+    aten.clamp_max: _clamp_max,
+    aten.where: _where,
+    aten.cat: _cat,
+    aten.stack: _cat,
+    aten.full: _full(1),
+    aten.full_like: _full(1),
+    aten.new_full: _full(2),
+    aten.scalar_tensor: _full(0),
+    aten.zeros: _constant(0),
+    aten.zeros_like: _constant(0),
+    aten.new_zeros: _constant(0),
+    aten.ones: _constant(1),
+    aten.ones_like: _constant(1),
+    aten.new_ones: _constant(1),
+    aten.remainder: _remainder,
+    aten.argmax: _position,
+    aten.argmin: _position,
+    aten.cumsum: _cumsum,
+}
+

@@ -1,0 +1,210 @@
+"""Source → trace: torch.export with the user's dims dynamic, one graph or a refusal.
+
+The trace runs on clones of the example inputs, with every named dynamic axis symbolic and none
+assumed equal to another, to 0 or to 1. What the graph then takes for granted stands in torch's shape
+environment; `assumptions` reads it from there, directly after the trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+import torch.fx.experimental._config as shape_config
+from torch.export import Dim, ExportedProgram, ShapesCollection
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils import _pytree as pytree
+
+from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.expr import Expr, dims_of
+from .breaks import explain_failure
+from .examples import AxisExprs, resized
+from .lines import recording_lines
+from .ranges import Request
+from .signature import Bound
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One graph and how its symbols read in the user's words.
+
+    ``shapes``: for each leaf of the call (see `Bound.leaves`) the size of every axis, an int or an
+    expression over the user's dims; None for a leaf that is no tensor. ``placeholders``: the name of
+    the graph's input for each leaf. ``sizes``: the sizes of the dims in the trace.
+    """
+
+    program: ExportedProgram
+    bound: Bound
+    shapes: tuple[AxisExprs | None, ...]
+    placeholders: tuple[str, ...]
+    sizes: dict[str, int]
+    strict: bool
+
+
+def trace(
+    module: torch.nn.Module,
+    bound: Bound,
+    shapes: Sequence[AxisExprs | None],
+    sizes: Mapping[str, int],
+    requests: Mapping[str, Request],
+) -> Trace:
+    """Trace ``module`` with the dims of ``requests`` dynamic.
+
+    A dim whose example size is 0 or 1 is traced at a larger size, so that the example does not fix
+    it; the example inputs are repeated along the axis.
+
+    Args:
+        bound: the example call.
+        shapes: the size of each axis of each tensor leaf, in the user's dims or as an int.
+        sizes: the size of every dim in the example.
+        requests: the range asked for each dynamic dim.
+
+    Raises:
+        ExportError: the model cannot be traced as one graph.
+    """
+    traced_sizes = _traceable_sizes(sizes, requests)
+    leaves = [
+        resized(leaf, axes, sizes, traced_sizes) if axes is not None else leaf
+        for (_, leaf), axes in zip(bound.leaves, shapes, strict=True)
+    ]
+    flat, spec = pytree.tree_flatten((bound.args, bound.kwargs))
+    if len(flat) != len(leaves):
+        raise ExportError(
+            Diagnostic("TC190", "torch sees another number of arguments than were given")
+        )
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    collection = ShapesCollection()
+    for leaf, axes in zip(leaves, shapes, strict=True):
+        if axes is not None and any(dims_of(axis) for axis in axes):
+            collection[leaf] = [_dim_hint(axis, requests) for axis in axes]
+    dynamic = collection.dynamic_shapes(module, args, kwargs) if len(collection) else None
+    program, strict = _export(module, args, kwargs, dynamic)
+    return Trace(
+        program, bound, tuple(shapes), _placeholders(program, leaves), dict(traced_sizes), strict
+    )
+
+
+def _traceable_sizes(
+    sizes: Mapping[str, int], requests: Mapping[str, Request]
+) -> dict[str, int]:
+    """Sizes for the trace: those of the example, but never 0 or 1 where another is served."""
+    chosen = dict(sizes)
+    taken = set(sizes.values())
+    for name, request in requests.items():
+        if sizes[name] > 1:
+            continue
+        span = request.span
+        for size in range(span.lo, span.lo + 64 * span.step, span.step):
+            fits = span.hi is None or size <= span.hi
+            if fits and size > 1 and size not in taken:
+                chosen[name] = size
+                taken.add(size)
+                break
+    return chosen
+
+
+def _dim_hint(axis: Expr, requests: Mapping[str, Request]) -> Any:
+    """What torch is told of an axis: its bounds where the axis is a dim itself."""
+    if not dims_of(axis):
+        return None
+    if not isinstance(axis, str):
+        return Dim.AUTO(min=0)
+    span = requests[axis].span
+    return Dim.AUTO(min=span.lo, max=span.hi)
+
+
+@contextlib.contextmanager
+def _tracing() -> Iterator[None]:
+    """Torch's switches during a trace, all put back afterwards."""
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # the fused op has no shape expressions
+    dynamo_log = logging.getLogger("torch._dynamo")
+    export_log = logging.getLogger("torch.export")
+    levels = dynamo_log.level, export_log.level
+    dynamo_log.setLevel(logging.CRITICAL)
+    export_log.setLevel(logging.CRITICAL)
+    try:
+        with (
+            torch.no_grad(),
+            warnings.catch_warnings(),
+            # No size is assumed to be 0, 1 or equal to another because the example's is.
+            shape_config.patch(backed_size_oblivious=True, use_duck_shape=False),
+            recording_lines(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        dynamo_log.setLevel(levels[0])
+        export_log.setLevel(levels[1])
+
+
+def _export(
+    module: torch.nn.Module, args: Any, kwargs: Any, dynamic: Any
+) -> tuple[ExportedProgram, bool]:
+    """Strict, which follows the user's Python line by line; where Dynamo itself fails (and not the
+    model), the other way."""
+    try:
+        with _tracing():
+            return _torch_export(module, args, kwargs, dynamic, strict=True), True
+    except Exception as error:  # the kinds of failure are told apart in `breaks`
+        refusal, is_the_models = explain_failure(error)
+        if is_the_models:
+            raise ExportError(refusal) from error
+        first = error
+    finally:
+        torch._dynamo.reset()
+    try:
+        with _tracing():
+            return _torch_export(module, args, kwargs, dynamic, strict=False), False
+    except Exception:  # the strict trace's answer has the better lines
+        raise ExportError(refusal) from first
+
+
+def _torch_export(
+    module: torch.nn.Module, args: Any, kwargs: Any, dynamic: Any, *, strict: bool
+) -> ExportedProgram:
+    return torch.export.export(
+        module,
+        args,
+        kwargs,
+        dynamic_shapes=dynamic,
+        strict=strict,
+        prefer_deferred_runtime_asserts_over_guards=False,
+    )
+
+
+def _placeholders(program: ExportedProgram, leaves: Sequence[Any]) -> tuple[str, ...]:
+    """The graph's input for each leaf, checked by type, dtype and rank."""
+    specs = [
+        spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
+    ]
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    if len(specs) != len(leaves):
+        raise ExportError(
+            Diagnostic(
+                "TC190", f"torch traced {len(specs)} inputs where the call has {len(leaves)}"
+            )
+        )
+    for spec, leaf in zip(specs, leaves, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            value = nodes[spec.arg.name].meta["val"]
+            fits = value.dtype == leaf.dtype and value.dim() == leaf.dim()
+        else:
+            fits = isinstance(spec.arg, ConstantArgument) and spec.arg.value == leaf
+        if not fits:
+            raise ExportError(
+                Diagnostic("TC190", f"torch traced the inputs in another order: {spec.arg.name}")
+            )
+    return tuple(spec.arg.name for spec in specs)
+
+
+def symbol_of(size: Any) -> Any:
+    """The sympy expression of a size in torch's metadata."""
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
