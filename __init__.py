@@ -1,1 +1,62 @@
-"""tcexport: ship a PyTorch model as one file that runs without PyTorch."""
+"""tcexport: ship a PyTorch model as one file that runs without PyTorch.
+
+``export`` and ``check`` need the extra ``tcexport[export]``; ``load`` needs neither torch nor TVM,
+and importing this package imports none of them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .artifacts.errors import (
+    BundleError,
+    ExportError,
+    GuardError,
+    InternalError,
+    TcexportError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from .exporter.export import check, export
+    from .runtime import Model, load
+
+    __version__: str
+
+__all__ = [
+    "BundleError",
+    "ExportError",
+    "GuardError",
+    "InternalError",
+    "Model",
+    "TcexportError",
+    "UsageError",
+    "__version__",
+    "check",
+    "export",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("export", "check"):
+        from .exporter.extra import require_extra
+
+        require_extra()
+        from .exporter import export as module
+
+        found: Any = getattr(module, name)
+    elif name in ("load", "Model"):
+        from . import runtime
+
+        found = getattr(runtime, name)
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        found = version("tcexport")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

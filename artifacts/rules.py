@@ -372,6 +372,13 @@ _rule(
     "Use one of the targets listed.",
 )
 _rule(
+    "TC590",
+    "internal error",
+    "tcexport itself failed where it should not.",
+    "Nothing was written.",
+    "Open an issue with the message and, with `-v`, the traceback.",
+)
+_rule(
     "TC601",
     "call failed",
     "A kernel failed during a call, after all guards passed.",

@@ -16,7 +16,8 @@ import torch
 
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.expr import Expr, ExprError, dims_of, evaluate, render
-from .options import DimRequest, is_dim_name, suggestions
+from ..artifacts.names import suggestions
+from .options import DimRequest, is_dim_name
 
 AxisName: TypeAlias = "str | int | None"
 Axes: TypeAlias = "dict[str, tuple[AxisName, ...]]"

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.names import suggestions
 from .axes import AxisName, parse_axes, parse_axis
-from .options import parse_plain, suggestions
+from .options import parse_plain
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..artifacts.errors import Diagnostic, UsageError
-from .options import suggestions
+from ..artifacts.names import suggestions
 from .userfile import UserFile, call, shown_path
 
 

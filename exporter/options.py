@@ -7,15 +7,15 @@ data here. This module imports neither torch nor TVM, so that a typo is answered
 from __future__ import annotations
 
 import ast
-import difflib
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..artifacts.contract import MAX_SIZE, PLAIN_TYPES, Plain
 from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.names import suggestions
 from ..lowering.targets import CPU_TARGETS, DEFAULT_CPU_LEVELS, CpuTarget
 
 DYNAMIC_FORMS = "NAME, NAME=LO..HI, NAME=LO..HI:STEP or NAME=LO.."
@@ -39,14 +39,6 @@ class DimRequest:
 def is_dim_name(text: str) -> bool:
     """Whether a text can name a dim: an identifier that is no keyword and not ``_``."""
     return text.isidentifier() and not keyword.iskeyword(text) and text.strip("_") != ""
-
-
-def suggestions(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that look most like ``name``, best first."""
-    found = sorted(set(known))
-    folded = {candidate.casefold(): candidate for candidate in reversed(found)}
-    close = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=0.6)
-    return [folded[candidate] for candidate in close]
 
 
 # --- dynamic --------------------------------------------------------------------------------------
@@ -184,8 +176,9 @@ def parse_plain(path: str, text: str) -> Plain:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         found = ...  # which is no plain value
-    if isinstance(found, PLAIN_TYPES):
-        return found
+    if type(found) in PLAIN_TYPES:
+        plain: Plain = found
+        return plain
     raise _malformed(
         f"cannot read --input {path}={text}: {text} is no value",
         notes=("a value is 3, 0.5, true, none, or a str in quotes that the shell leaves there",),

@@ -76,10 +76,13 @@ def load_program(path: Path) -> Program:
                 tries=(f'torch.export.save(torch.export.export(model, args), "{path.name}")',),
             )
         ) from error
+    module = program.module()
+    for part in module.modules():
+        part.training = False  # its eval() refuses, and the mode was decided when it was traced
     example = program.example_inputs
     args, kwargs = example if example is not None else ((), {})
     return Program(
-        module=program.module(),
+        module=module,
         has_example=example is not None,
         args=tuple(args),
         kwargs=dict(kwargs),

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.names import suggestions
 from .axes import Axes, annotated_axes, axes_from_python, check_axes, parse_axes
 from .inputs import Given, merged, parse_inputs
 from .models import find_model
-from .options import suggestions
 from .programs import load_program
 from .signature import bind, forward_location, signature_text
 from .userfile import UserFile, call, run_file, shown_path

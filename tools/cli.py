@@ -1,0 +1,165 @@
+"""The command ``tcexport``: finds the subcommand, and turns every failure into text and a status.
+
+Exit statuses: 0 done · 1 the export was refused · 2 what was typed does not fit · 3 the file cannot
+be trusted or run here · 4 a call outside the contract · 5 a fault of ours · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from ..artifacts.errors import Diagnostic, TcexportError, UsageError
+from ..artifacts.names import suggestions
+from .failures import print_failure
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+INTERNAL = 5
+
+COMMANDS = ("export", "check", "inspect", "run", "explain")
+
+
+class Commands(click.Group):
+    """Subcommands that are imported when they are asked for. A first argument that is none of them
+    is a source, and means ``export``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f".{name}", __package__).command
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*COMMANDS, "-h", "--help", "--version"):
+            self._refuse_misspelt(args[0])
+            args = ["export", *args]
+        return super().parse_args(ctx, args or ["--help"])
+
+    def _refuse_misspelt(self, word: str) -> None:
+        close = suggestions(word, COMMANDS)
+        if re.fullmatch(r"\w+", word) and close and not Path(word).exists():
+            raise UsageError(
+                Diagnostic(
+                    "TC008",
+                    f"there is no command {word}",
+                    notes=(f"commands: {', '.join(COMMANDS)}",),
+                    tries=(f"tcexport {close[0]}",),
+                )
+            )
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        click.echo(f"tcexport {version('tcexport')}")
+        ctx.exit()
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`tcexport COMMAND --help` shows the options of a command.",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+def tcexport() -> None:
+    """Ship a PyTorch model as one file that runs without PyTorch.
+
+    \b
+      tcexport model.py --dynamic seq              → model.tcpkg
+      tcexport model.py --dynamic seq=1..1024,batch=1..16 -o m.tcpkg
+      tcexport inspect m.tcpkg
+      tcexport run m.tcpkg --input input_ids=ids.npy -o out.npz
+
+    A first argument that is no command is a source, and means `export`.
+
+    \b
+    Exit statuses: 0 done, 1 export refused, 2 usage, 3 bad bundle,
+    4 call outside the contract, 5 internal error, 130 interrupted.
+    """
+
+
+def run_command(args: Sequence[str]) -> int:
+    """Run a command line (without the program's name); returns the exit status."""
+    as_json = _asks_for_json(args)
+    try:
+        with tcexport.make_context("tcexport", list(args)) as ctx:
+            tcexport.invoke(ctx)
+        sys.stdout.flush()
+        return 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        usage = _usage_error(error)
+        print_failure(usage.diagnostics, as_json=as_json)
+        return usage.exit_status
+    except TcexportError as error:
+        print_failure(error.diagnostics, as_json=as_json)
+        if _asks_for_traceback(args) and error.__cause__ is not None:
+            _print_traceback(error.__cause__)
+        return error.exit_status
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted: nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        diagnostic = Diagnostic(
+            "TC590",
+            f"{type(error).__name__}: {error}",
+            notes=(f"in {last.name}, {last.filename}:{last.lineno}", "this is a bug in tcexport"),
+            tries=() if _asks_for_traceback(args) else ("again with -v for the traceback",),
+        )
+        print_failure((diagnostic,), as_json=as_json)
+        if _asks_for_traceback(args):
+            _print_traceback(error)
+        return INTERNAL
+
+
+def main() -> NoReturn:
+    """The entry point of the command."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def _asks_for_json(args: Sequence[str]) -> bool:
+    # Read from the arguments themselves, for the failure may be that they cannot be parsed.
+    pairs = zip(args, [*args[1:], ""], strict=True)
+    return "--format=json" in args or ("--format", "json") in pairs
+
+
+def _asks_for_traceback(args: Sequence[str]) -> bool:
+    return "-v" in args or "--verbose" in args
+
+
+def _print_traceback(error: BaseException) -> None:
+    traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+
+
+def _usage_error(error: click.ClickException) -> UsageError:
+    """One of click's errors in our form."""
+    ctx: Any = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "tcexport"
+    message = error.format_message().rstrip(".")
+    tries: tuple[str, ...] = (f"{path} --help",)
+    if isinstance(error, click.NoSuchOption):
+        params = ctx.command.params if ctx is not None else []
+        options = [name.lstrip("-") for each in params for name in each.opts]
+        close = suggestions(error.option_name.lstrip("-"), options)
+        message = f"{path} has no option {error.option_name}"
+        tries = (*(f"--{name}" for name in close[:1]), *tries)
+    return UsageError(Diagnostic("TC008", message, tries=tries))

@@ -1,0 +1,122 @@
+"""``tcexport export``: a source → one .tcpkg file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .failures import print_diagnostics
+from .progress import Progress
+from .sources import Asked, load, output_options, source_arguments
+from .tables import dim_lines, size_text
+
+if TYPE_CHECKING:
+    from ..exporter.export import Report
+    from ..exporter.verify import Checked
+
+
+@click.command()
+@source_arguments
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    default=("cpu",),
+    metavar="TARGET",
+    help="`cpu` (x86-64-v3 and -v4, chosen at load; the default), `cpu:x86-64-v3`, levels joined "
+    "with + (`cpu:x86-64-v3+x86-64-v4`), `cpu:aarch64`. Repeatable.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where to write; by default the source's name with .tcpkg, in the current folder.",
+)
+@output_options
+def command(
+    asked: Asked,
+    targets: tuple[str, ...],
+    output: Path | None,
+    quiet: bool,
+    verbose: bool,
+    form: str,
+) -> None:
+    """Export SOURCE to one .tcpkg file.
+
+    SOURCE is a model.py with a module-level `model` (an nn.Module, or a class or function that
+    makes one), `example_inputs` (a tuple, or a dict of keyword arguments) and, optionally, `axes`
+    ({"input_ids": ("batch", "seq")}); or model.py:ClassName; or a saved .pt2 program.
+
+    \b
+      tcexport model.py --dynamic seq
+      tcexport model.py --dynamic seq=1..1024 --dynamic batch=1..16 -o m.tcpkg
+      tcexport model.py:MyNet --input 'x=float32[batch=4,16]' --dynamic batch
+    """
+    out = output or Path(_default_name(asked.spec))
+    # What the model prints is no result: stdout holds the path or the JSON alone.
+    with Progress(quiet) as progress, redirect_stdout(sys.stderr):
+        from ..exporter.options import parse_targets
+
+        parse_targets(targets)  # a typo is answered before torch is imported
+        source, dynamic = load(asked, progress)
+        from ..exporter.export import export_source
+
+        report = export_source(
+            source,
+            dynamic=dynamic,
+            targets=targets,
+            out=out,
+            narrow=asked.narrow,
+            progress=progress,
+        )
+    if form == "json":
+        click.echo(json.dumps(_as_json(report), indent=1))
+        return
+    if not quiet:
+        _print_summary(report, verbose)
+    click.echo(report.path)
+
+
+def _default_name(spec: str) -> str:
+    """model.py → model.tcpkg, model.py:MyNet → MyNet.tcpkg."""
+    path, colon, name = spec.rpartition(":")
+    return f"{name if colon and path.endswith('.py') and name else Path(spec).stem}.tcpkg"
+
+
+def _print_summary(report: Report, verbose: bool) -> None:
+    print_diagnostics(report.notes)
+    lines = dim_lines(report.dims)
+    made = [each for each in report.verified if not each.skipped]
+    if verbose:
+        lines += [f"{_point(each)}: {_outcome(each)}" for each in report.verified]
+    else:
+        worst = max((each.error for each in made), default=0.0)
+        points = "; ".join(_point(each) for each in made)
+        lines.append(f"equals eager, within {worst:.1e}, at {points}")
+    lines.append(
+        f"{size_text(report.size)} for {', '.join(report.targets)}, "
+        f"of which weights {size_text(report.weights_size)}"
+    )
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def _point(checked: Checked) -> str:
+    sizes = ", ".join(f"{name}={size}" for name, size in checked.sizes.items())
+    return f"{checked.why} ({sizes})" if sizes else checked.why
+
+
+def _outcome(checked: Checked) -> str:
+    return f"not compared: {checked.skipped}" if checked.skipped else f"error {checked.error:.1e}"
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    import msgspec
+
+    data: dict[str, Any] = msgspec.to_builtins(report)
+    return data

@@ -1,0 +1,113 @@
+"""``tcexport inspect``: what a bundle takes, guards, gives and holds. It runs nothing of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..artifacts.container import open_bundle
+from ..artifacts.manifest import Manifest
+from .failures import in_colour
+from .tables import guard_rows, input_rows, limits, output_rows, size_text
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--guards", is_flag=True, help="Only the guards.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Tables, or the manifest as JSON.",
+)
+def command(bundle: Path, guards: bool, form: str) -> None:
+    """Show inputs, dims, guards, outputs, targets, members and provenance of BUNDLE."""
+    with open_bundle(bundle) as opened:
+        manifest = opened.manifest
+    if form == "json":
+        click.echo(json.dumps(_as_json(manifest, guards), indent=1))
+        return
+    if guards:
+        _table("guards", ("guard", "from"), guard_rows(manifest.contract))
+        return
+    click.echo(f"{bundle}: {manifest.model}, format {manifest.format_version}")
+    for title, heads, rows in _tables(manifest):
+        _table(title, heads, rows)
+
+
+def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]]:
+    contract = manifest.contract
+    provenance = manifest.provenance
+    made = [
+        ("tcexport", provenance.tcexport),
+        ("source", f"{provenance.source}  sha256 {provenance.source_sha256 or '(in memory)'}"),
+        *(("option", f"{name}={value}") for name, value in provenance.options.items()),
+        *(("version", f"{name} {value}") for name, value in provenance.versions.items()),
+        ("linker", provenance.linker),
+    ]
+    return [
+        ("inputs", ("path", "dtype", "shape"), input_rows(contract)),
+        (
+            "dims",
+            ("name", "range", "limited by"),
+            [(dim.name, dim.span(), limits(dim)) for dim in contract.dims],
+        ),
+        ("guards", ("guard", "from"), guard_rows(contract)),
+        ("outputs", ("path", "dtype", "shape"), output_rows(contract)),
+        (
+            "targets",
+            ("name", "machine", "level", "glibc", "library"),
+            [
+                (each.name, f"{each.system}-{each.machine}", each.level, each.libc, each.library)
+                for each in manifest.targets
+            ],
+        ),
+        (
+            "members",
+            ("name", "size", "sha256"),
+            [(each.name, size_text(each.size), each.sha256[:16]) for each in manifest.members],
+        ),
+        ("provenance", ("what", "value"), made),
+    ]
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    click.echo()
+    if not rows:
+        click.echo(f"{title}: none")
+        return
+    if in_colour(sys.stdout):
+        _rich_table(title, heads, rows)
+        return
+    click.echo(f"{title}:")
+    lines = [list(heads), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    for line in lines:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  " + "  ".join(padded).rstrip())
+
+
+def _rich_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*heads, title=title, title_justify="left", title_style="bold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def _as_json(manifest: Manifest, guards: bool) -> Any:
+    import msgspec
+
+    data = msgspec.to_builtins(manifest)
+    if guards:
+        return {name: data["contract"][name] for name in ("guards", "index_guards")}
+    return data

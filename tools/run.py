@@ -1,0 +1,313 @@
+"""``tcexport run``: one call of a bundle, with inputs from files and outputs into one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..artifacts.container import open_bundle
+from ..artifacts.contract import (
+    AbsentNode,
+    Contract,
+    DictNode,
+    Fixed,
+    Leaf,
+    ListNode,
+    Node,
+    TensorInput,
+    leaves,
+)
+from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.names import suggestions
+from .tables import shape_text
+
+_FEW = 6
+_SUFFIXES = (".npz", ".npy", ".safetensors")
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="INPUT=FILE|VALUE",
+    help="An input: `ids=ids.npy`, or the value of a fixed one: `k=3`. `--input all.npz` holds "
+    "several, by their paths.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where to write the outputs: .npz, .safetensors, or .npy for a single one.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Number of worker threads; without it, the runtime's default.",
+)
+def command(
+    bundle: Path, inputs: tuple[str, ...], output: Path | None, threads: int | None
+) -> None:
+    """Run BUNDLE once. Needs neither PyTorch nor a compiler.
+
+    \b
+      tcexport run m.tcpkg --input input_ids=ids.npy -o out.npz
+    """
+    if output is not None:
+        _check_output(output)
+    with open_bundle(bundle) as opened:
+        contract = opened.manifest.contract
+    args, kwargs = call_arguments(contract, _values(contract, inputs))
+    from ..runtime import load
+
+    start = time.perf_counter()
+    model = load(bundle, num_threads=threads)
+    loaded = time.perf_counter()
+    result = model(*args, **kwargs)
+    done = time.perf_counter()
+    outputs = dict(_named_outputs(contract, result))
+    for path, value in outputs.items():
+        click.echo(_summary(path, value))
+    click.echo(f"loaded in {loaded - start:.3f} s, called in {1000 * (done - loaded):.2f} ms")
+    if output is not None:
+        _write(output, outputs)
+        click.echo(str(output))
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def _values(contract: Contract, inputs: Sequence[str]) -> dict[str, Any]:
+    """The inputs that were given, by path."""
+    from ..exporter.options import parse_plain
+
+    values: dict[str, Any] = {}
+    for text in inputs:
+        path, equals, value = text.partition("=")
+        if not equals and path.endswith(".npz"):
+            found = dict(_read(path))
+        elif not equals or not path or not value:
+            raise UsageError(
+                Diagnostic(
+                    "TC008",
+                    f"cannot read --input {text}",
+                    notes=("it is read as INPUT=FILE.npy, INPUT=VALUE or FILE.npz",),
+                    tries=_try_inputs(contract),
+                )
+            )
+        elif value.endswith((".npy", ".npz")):
+            found = {path: _single(value)}
+        else:
+            found = {path: parse_plain(path, value)}
+        for name, each in found.items():
+            if name in values:
+                raise UsageError(Diagnostic("TC008", f"--input gives {name} twice"))
+            values[name] = each
+    return values
+
+
+def _single(file: str) -> Any:
+    """The one array in a .npy or .npz file."""
+    arrays = list(_read(file))
+    if len(arrays) != 1:
+        names = ", ".join(name for name, _ in arrays)
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                f"{file} holds {len(arrays)} arrays, not one: {names}",
+                tries=(f"--input {file}   (takes each by its name)",),
+            )
+        )
+    return arrays[0][1]
+
+
+def _read(file: str) -> list[tuple[str, Any]]:
+    """The arrays of a numpy file, with their names. Objects are refused: no pickle is read."""
+    import numpy as np
+
+    try:
+        found = np.load(file, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return [("", found)]
+        with found:
+            return [(name, found[name]) for name in found.files]
+    except FileNotFoundError:
+        near = [each.name for each in Path(file).parent.glob("*.np[yz]")]
+        close = suggestions(Path(file).name, near)
+        raise UsageError(
+            Diagnostic("TC001", f"there is no file {file}", tries=tuple(close[:1]))
+        ) from None
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(
+            Diagnostic(
+                "TC008", f"cannot read {file}: {error}", tries=('numpy.save("x.npy", array)',)
+            )
+        ) from None
+
+
+def call_arguments(
+    contract: Contract, values: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call from the values of its leaves, by path.
+
+    A fixed leaf that is not given has its fixed value; an optional parameter of which nothing is
+    given is left out.
+
+    Raises:
+        UsageError: TC006, a path that is not there; TC302, a tensor that is missing.
+    """
+    paths = [each.path for each in contract.inputs]
+    for path in values:
+        if path not in paths:
+            close = suggestions(path, paths)[:1]
+            raise UsageError(
+                Diagnostic(
+                    "TC006",
+                    f"the bundle has no input {path}",
+                    notes=(f"inputs: {', '.join(paths)}",),
+                    tries=tuple(f"--input {name}=…" for name in close),
+                )
+            )
+    missing = [
+        each
+        for each in contract.inputs
+        if isinstance(each, TensorInput) and each.path not in values
+    ]
+    if missing:
+        listed = ", ".join(
+            f"{each.path} ({each.dtype}{shape_text(each.shape)})" for each in missing
+        )
+        raise UsageError(
+            Diagnostic("TC302", f"missing inputs: {listed}", tries=_try_inputs(contract))
+        )
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    by_position = True
+    for parameter in contract.parameters:
+        below = [paths[index] for index in leaves(parameter.structure)]
+        left_out = parameter.optional and not any(path in values for path in below)
+        if left_out or isinstance(parameter.structure, AbsentNode):
+            by_position = False
+        elif by_position and parameter.kind != "keyword":
+            args.append(_build(parameter.structure, contract, values))
+        else:
+            kwargs[parameter.name] = _build(parameter.structure, contract, values)
+    return args, kwargs
+
+
+def _build(node: Node, contract: Contract, values: Mapping[str, Any]) -> Any:
+    if isinstance(node, Leaf):
+        found = contract.inputs[node.index]
+        return values.get(found.path, found.value if isinstance(found, Fixed) else None)
+    if isinstance(node, AbsentNode):
+        raise TypeError("an absent parameter has no value")
+    items = [_build(item, contract, values) for item in node.items]
+    if isinstance(node, DictNode):
+        return dict(zip(node.keys, items, strict=True))
+    # A tuple is what the bundle knows of a named tuple: its class stayed at home.
+    return items if isinstance(node, ListNode) else tuple(items)
+
+
+def _try_inputs(contract: Contract) -> tuple[str, ...]:
+    options = [
+        f"--input {each.path}={each.path.rpartition('.')[2]}.npy"
+        for each in contract.inputs
+        if isinstance(each, TensorInput)
+    ]
+    return (" ".join(options),) if options else ()
+
+
+# --- outputs --------------------------------------------------------------------------------------
+
+
+def _named_outputs(contract: Contract, result: Any) -> Iterator[tuple[str, Any]]:
+    """The leaves of a result with their paths, in order."""
+
+    def walk(node: Node, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(node, Leaf):
+            yield contract.outputs[node.index].path or "output", value
+        elif isinstance(node, DictNode):
+            for key, item in zip(node.keys, node.items, strict=True):
+                yield from walk(item, value[key])
+        elif not isinstance(node, AbsentNode):
+            for index, item in enumerate(node.items):
+                yield from walk(item, value[index])
+
+    yield from walk(contract.result, result)
+
+
+def _summary(path: str, value: Any) -> str:
+    import numpy as np
+
+    if not isinstance(value, np.ndarray):
+        return f"{path}: {value!r}"
+    few = " ".join(f"{each:.6g}" for each in value.reshape(-1)[:_FEW])
+    more = " …" if value.size > _FEW else ""
+    return f"{path}: {value.dtype}{list(value.shape)}  {few}{more}"
+
+
+def _check_output(output: Path) -> None:
+    if output.suffix not in _SUFFIXES:
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                f"-o {output}: outputs are written as {', '.join(_SUFFIXES)}",
+                tries=(f"-o {output.with_suffix('.npz')}",),
+            )
+        )
+    if not output.parent.is_dir():
+        raise UsageError(
+            Diagnostic(
+                "TC012",
+                f"cannot write {output}: there is no folder {output.parent}",
+                tries=(f"mkdir -p {output.parent}",),
+            )
+        )
+
+
+def _write(output: Path, outputs: Mapping[str, Any]) -> None:
+    """Write the arrays and sizes among the outputs, whole or not at all."""
+    import numpy as np
+
+    arrays = {
+        path: np.ascontiguousarray(value)
+        for path, value in outputs.items()
+        if isinstance(value, (np.ndarray, int)) and not isinstance(value, bool)
+    }
+    if output.suffix == ".npy" and len(arrays) != 1:
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                f"-o {output}: a .npy file holds one array, and there are {len(arrays)}",
+                tries=(f"-o {output.with_suffix('.npz')}",),
+            )
+        )
+    draft = output.with_name(f".{output.name}.{secrets.token_hex(6)}.part")
+    try:
+        with open(draft, "xb") as file:
+            if output.suffix == ".npy":
+                np.save(file, next(iter(arrays.values())))
+            elif output.suffix == ".npz":
+                # Not savez: an output may be called `file`, like its own parameter.
+                with zipfile.ZipFile(file, "w") as archive:
+                    for path, array in arrays.items():
+                        with archive.open(f"{path}.npy", "w", force_zip64=True) as member:
+                            np.lib.format.write_array(member, array, allow_pickle=False)
+            else:
+                from safetensors.numpy import save
+
+                file.write(save(arrays))
+        os.replace(draft, output)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(Diagnostic("TC012", f"cannot write {output}: {reason}")) from None
+    finally:
+        draft.unlink(missing_ok=True)
