@@ -107,7 +107,7 @@ def axes_from_python(axes: Any) -> Axes:
     """
     if not isinstance(axes, Mapping):
         raise _unfit(
-            f"axes is a {type(axes).__name__}, not a dict from inputs to names",
+            f"axes is of type {type(axes).__name__}, not a dict from inputs to names",
             tries=('axes = {"input_ids": ("batch", "seq")}',),
         )
     return {path: _names_from_python(path, names) for path, names in axes.items()}

@@ -68,7 +68,7 @@ def _made(file: UserFile, name: str, value: Any) -> torch.nn.Module:
     if isinstance(value, torch.nn.Module):
         return value
     if not callable(value):
-        raise _refused(f"{shown} is a {type(value).__name__}, not a torch.nn.Module")
+        raise _refused(f"{shown} is of type {type(value).__name__}, not a torch.nn.Module")
     if isinstance(value, type) and not issubclass(value, torch.nn.Module):
         raise _refused(f"{shown} is a class, but not one of torch.nn.Module's")
     required = _required_arguments(value)
@@ -79,7 +79,9 @@ def _made(file: UserFile, name: str, value: Any) -> torch.nn.Module:
         )
     made = call(value, file.path, f"{shown}()")
     if not isinstance(made, torch.nn.Module):
-        raise _refused(f"{shown}() gave a {type(made).__name__}, not a torch.nn.Module")
+        raise _refused(
+            f"{shown}() gave a value of type {type(made).__name__}, not a torch.nn.Module"
+        )
     return made
 
 

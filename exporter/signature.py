@@ -180,7 +180,7 @@ def _structure(value: Any, path: str, leaves: list[tuple[str, Any]]) -> Node:
             _structure(item, f"{path}[{index}]", leaves) for index, item in enumerate(value)
         )
         return TupleNode(items) if kind is tuple else ListNode(items)
-    raise _foreign(path, f"a {_type_name(kind)}", *_mend(value))
+    raise _foreign(path, f"of type {_type_name(kind)}", *_mend(value))
 
 
 def _type_name(kind: type) -> str:
@@ -203,6 +203,14 @@ def _foreign(path: str, what: str, note: str, *tries: str) -> UsageError:
     )
 
 
+class _Elided:
+    def __repr__(self) -> str:
+        return "…"
+
+
+_ELIDED = _Elided()
+
+
 def signature_text(module: torch.nn.Module) -> str:
     """``forward(ids, mask=None)`` as the user wrote it, without annotations and long defaults."""
     signature = inspect.signature(module.forward)
@@ -212,7 +220,7 @@ def signature_text(module: torch.nn.Module) -> str:
             annotation=empty,
             default=parameter.default
             if parameter.default is empty or _is_plain(parameter.default)
-            else ...,
+            else _ELIDED,
         )
         for parameter in signature.parameters.values()
     ]

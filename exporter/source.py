@@ -99,13 +99,13 @@ def source_in_memory(
     """
     if not isinstance(module, torch.nn.Module):
         made = " (a class: make one of it first)" if isinstance(module, type) else ""
-        message = f"the model is a {type(module).__name__}, not a torch.nn.Module{made}"
+        message = f"the model is of type {type(module).__name__}, not a torch.nn.Module{made}"
         raise UsageError(Diagnostic("TC002", message))
     if not isinstance(args, tuple):
         raise UsageError(
             Diagnostic(
                 "TC005",
-                f"args is a {type(args).__name__}, not a tuple",
+                f"args is of type {type(args).__name__}, not a tuple",
                 tries=("tcexport.export(model, (x,), …)",),
             )
         )
@@ -183,7 +183,7 @@ def _file_example(file: UserFile) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (), dict(example)
     tries = ("example_inputs = (ids, mask)", 'example_inputs = {"ids": ids, "mask": mask}')
     message = (
-        f"{what} is a {type(example).__name__}, not a tuple of arguments, a dict of keyword "
+        f"{what} is of type {type(example).__name__}, not a tuple of arguments, a dict of keyword "
         "arguments or a tensor"
     )
     raise UsageError(Diagnostic("TC005", message, tries=tries))
