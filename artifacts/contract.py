@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from .errors import Location
-from .expr import Expr, ExprError, dims_of, from_data
+from .expr import Expr, ExprError, dims_of, from_data, is_logic
 
 Plain: TypeAlias = "None | bool | int | float | str"
 PLAIN_TYPES: tuple[type, ...] = (type(None), bool, int, float, str)
@@ -250,9 +250,21 @@ def checked(contract: Contract) -> Contract:
 
     def expr(data: Any) -> Expr:
         try:
-            return from_data(data, known)
+            built = from_data(data, known)
         except ExprError as error:
             raise ContractError(str(error)) from None
+        if is_logic(built):
+            raise ContractError("a condition where a number is needed")
+        return built
+
+    def condition(data: Any) -> Expr:
+        try:
+            built = from_data(data, known)
+        except ExprError as error:
+            raise ContractError(str(error)) from None
+        if not is_logic(built):
+            raise ContractError("a guard that is not a condition")
+        return built
 
     def shape(data: tuple[Any, ...]) -> tuple[Expr, ...]:
         if len(data) > MAX_RANK:
@@ -267,6 +279,12 @@ def checked(contract: Contract) -> Contract:
             raise ContractError(f"input {index} is not a tensor")
         return found
 
+    def integers_at(index: int) -> TensorInput:
+        found = tensor_at(index)
+        if not found.dtype.startswith(("int", "uint")):
+            raise ContractError(f"input {index} does not hold integers")
+        return found
+
     for dim in contract.dims:
         source = tensor_at(dim.source.input)
         if isinstance(dim.source, AxisSource):
@@ -274,6 +292,8 @@ def checked(contract: Contract) -> Contract:
                 raise ContractError(f"dim {dim.name}: no axis {dim.source.axis}")
             if dim.source.scale < 1:
                 raise ContractError(f"dim {dim.name}: scale must be positive")
+        else:
+            integers_at(dim.source.input)
         if dim.step < 1 or abs(dim.lo) > MAX_SIZE or abs(dim.hi or 0) > MAX_SIZE:
             raise ContractError(f"dim {dim.name}: range out of bounds")
     _check_structure(
@@ -292,12 +312,12 @@ def checked(contract: Contract) -> Contract:
             for item in contract.inputs
         ),
         guards=tuple(
-            msgspec.structs.replace(guard, expr=expr(guard.expr)) for guard in contract.guards
+            msgspec.structs.replace(guard, expr=condition(guard.expr)) for guard in contract.guards
         ),
         index_guards=tuple(
             msgspec.structs.replace(guard, lo=expr(guard.lo), hi=expr(guard.hi))
             for guard in contract.index_guards
-            if tensor_at(guard.input)
+            if integers_at(guard.input)
         ),
         outputs=tuple(_checked_output(output, expr) for output in contract.outputs),
     )

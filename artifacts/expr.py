@@ -59,9 +59,17 @@ def from_data(data: Any, names: frozenset[str]) -> Expr:
         low, high = ARITY[op]
         if not low <= len(operands) <= high:
             raise ExprError(f"operator {op!r} with {len(operands)} operands")
-        return (op, *(build(operand, depth + 1) for operand in operands))
+        built = [build(operand, depth + 1) for operand in operands]
+        if any(is_logic(operand) != (op in LOGIC) for operand in built):
+            raise ExprError(f"operator {op!r} mixes numbers and conditions")
+        return (op, *built)
 
     return build(data, 0)
+
+
+def is_logic(expr: Expr) -> bool:
+    """Whether an expression is a condition, as against a number."""
+    return isinstance(expr, tuple) and (expr[0] in COMPARISONS or expr[0] in LOGIC)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -173,4 +181,6 @@ def to_python(expr: Expr, names: Mapping[str, str]) -> str:
         return f"(not {parts[0]})"
     if op in ("//", "%") and not (isinstance(expr[2], int) and expr[2] > 0):
         return f"{'floordiv' if op == '//' else 'mod'}({parts[0]}, {parts[1]})"
-    return "(" + f" {op} ".join(parts) + ")"
+    # Not Python's own `and` and `or`: a condition that has no value fails wherever it stands.
+    sign = {"and": "&", "or": "|"}.get(op, op)
+    return "(" + f" {sign} ".join(parts) + ")"

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .contract import Contract, ContractError, checked
+from .contract import Contract, ContractError, TensorInput, TensorOutput, checked
 from .expr import ExprError, from_data
 
 FORMAT_VERSION = 1
@@ -130,8 +130,29 @@ def decode(data: bytes) -> Manifest:
         contract = checked(manifest.contract)
         dims = frozenset(dim.name for dim in contract.dims)
         sizes = tuple(from_data(size, dims) for size in manifest.entry.sizes)
+        _check_entry(manifest)
     except (msgspec.DecodeError, ContractError, ExprError, RecursionError) as error:
         raise ManifestError(str(error)) from None
     return msgspec.structs.replace(
         manifest, contract=contract, entry=msgspec.structs.replace(manifest.entry, sizes=sizes)
     )
+
+
+def _check_entry(manifest: Manifest) -> None:
+    """Whether what the entry, the targets and the runtimes name is there."""
+    entry, contract = manifest.entry, manifest.contract
+    for index in entry.inputs:
+        inside = 0 <= index < len(contract.inputs)
+        if not inside or not isinstance(contract.inputs[index], TensorInput):
+            raise ManifestError(f"the entry takes input {index}, which is not a tensor")
+    for output in contract.outputs:
+        if isinstance(output, TensorOutput) and not 0 <= output.result < entry.results:
+            raise ManifestError(f"{output.path}: the entry has no result {output.result}")
+    named = [target.library for target in manifest.targets]
+    named += [name for runtime in manifest.runtimes for name in (runtime.library, runtime.license)]
+    if entry.weights:
+        named.append(WEIGHTS_NAME)
+    held = {member.name for member in manifest.members}
+    for name in named:
+        if name not in held:
+            raise ManifestError(f"no member {name!r:.80}")

@@ -1,0 +1,183 @@
+"""The fast check of a call: one Python function, generated from a contract's validated data.
+
+It answers the values of the sizes that the compiled function takes, or None when the call is to be
+refused; `explain` then says why. Its source holds names made here, numbers and operators: no text
+of a file is ever in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..artifacts.contract import AxisSource, Contract, ContractError, Dim, Fixed, TensorInput
+from ..artifacts.expr import Expr, floordiv, mod, to_python, walk
+from .tensors import WITHOUT_NUMPY, Seen
+
+Sizes = tuple[int, ...]
+Check = Callable[[Sequence[Any]], "Sizes | None"]
+
+MAX_NODES = 200_000
+
+
+@dataclass(frozen=True)
+class Checks:
+    """``numpy`` takes leaves whose tensors are plain numpy arrays, ``seen`` those that went through
+    `tensors.see`. Both may raise instead of answering None."""
+
+    numpy: Check
+    seen: Check
+
+
+def compile_checks(contract: Contract, sizes: Sequence[Expr]) -> Checks:
+    """Generate the checks of a contract.
+
+    Args:
+        contract: one that came through `contract.checked`.
+        sizes: expressions over its dims; their values are the checks' answer.
+
+    Raises:
+        ContractError: more conditions than a reasonable file has.
+    """
+    budget = sum(sum(1 for _ in walk(expr)) for expr in [*_expressions(contract), *sizes])
+    if budget > MAX_NODES:
+        raise ContractError("the guards are too large")
+    return Checks(_compile(contract, sizes, for_numpy=True), _compile(contract, sizes, False))
+
+
+def _expressions(contract: Contract) -> list[Expr]:
+    found: list[Expr] = [guard.expr for guard in contract.guards]
+    for guard in contract.index_guards:
+        found += [guard.lo, guard.hi]
+    for item in contract.inputs:
+        if isinstance(item, TensorInput):
+            found += item.shape
+    return found
+
+
+def axis_is_read(dim: Dim, index: int, axis: int, size: Expr) -> bool:
+    """Whether ``dim`` is this very axis, so that there is nothing to compare."""
+    return size == dim.name and dim.source == AxisSource(index, axis)
+
+
+def _compile(contract: Contract, sizes: Sequence[Expr], for_numpy: bool) -> Check:
+    scope: dict[str, Any] = {
+        "__builtins__": {},
+        "type": type,
+        "min": min,
+        "max": max,
+        "floordiv": floordiv,
+        "mod": mod,
+        "within": _numpy_within if for_numpy else _seen_within,
+        "Tensor": np.ndarray if for_numpy else Seen,
+        "int": int,
+        "str": str,
+    }
+    lines: list[str] = []
+    for index, item in enumerate(contract.inputs):
+        if isinstance(item, Fixed):
+            lines.append(_fixed_line(index, item, scope))
+            continue
+        lines.append(f"if type(a{index}) is not Tensor or {_dtype(index, item, for_numpy, scope)}:")
+        lines.append("    return None")
+        rank = len(item.shape)
+        axes = "".join(f"d{index}_{axis}, " for axis in range(rank)) or "()"
+        lines.append(f"{axes} = a{index}.shape" if rank else f"if a{index}.shape: return None")
+    names = {dim.name: f"n{number}" for number, dim in enumerate(contract.dims)}
+    for dim in contract.dims:
+        lines.append(f"{names[dim.name]} = {_read(dim)}")
+    conditions = [
+        *_ranges(contract, names),
+        *_axes(contract, names),
+        *(to_python(guard.expr, names) for guard in contract.guards),
+        *(
+            f"within(a{guard.input}, {to_python(guard.lo, names)}, {to_python(guard.hi, names)})"
+            for guard in contract.index_guards
+        ),
+    ]
+    lines += [f"if not {condition}: return None" for condition in conditions]
+    lines.append(f"return ({''.join(to_python(size, names) + ', ' for size in sizes)})")
+    unpack = "".join(f"a{index}, " for index in range(len(contract.inputs)))
+    body = [f"{unpack}= flat" if unpack else "if flat: return None", *lines]
+    source = "def check(flat):\n" + "".join(f"    {line}\n" for line in body)
+    exec(compile(source, "<contract>", "exec"), scope)
+    check: Check = scope["check"]
+    return check
+
+
+def _dtype(index: int, item: TensorInput, for_numpy: bool, scope: dict[str, Any]) -> str:
+    """The test that a dtype is another one. A dtype that numpy does not have always goes the way
+    of `tensors.see`, which takes it by its bits."""
+    if for_numpy and item.dtype in WITHOUT_NUMPY:
+        return "True"
+    try:
+        scope[f"t{index}"] = np.dtype(item.dtype) if for_numpy else item.dtype
+    except TypeError:
+        raise ContractError(f"{item.path}: unknown dtype {item.dtype!r:.40}") from None
+    return f"a{index}.dtype != t{index}"
+
+
+def _fixed_line(index: int, item: Fixed, scope: dict[str, Any]) -> str:
+    if item.type in ("none", "bool"):
+        return f"if a{index} is not {item.value!r}: return None"
+    if item.type == "float":
+        scope[f"f{index}"] = item.admits
+        return f"if not f{index}(a{index}): return None"
+    scope[f"f{index}"] = item.value
+    return f"if type(a{index}) is not {item.type} or a{index} != f{index}: return None"
+
+
+def _read(dim: Dim) -> str:
+    source = dim.source
+    if not isinstance(source, AxisSource):
+        return f"a{source.input}.item()"
+    size = f"d{source.input}_{source.axis}"
+    if source.offset:
+        size = f"({size} - {source.offset})"
+    return f"{size} // {source.scale}" if source.scale != 1 else size
+
+
+def _ranges(contract: Contract, names: dict[str, str]) -> list[str]:
+    conditions = []
+    for dim in contract.dims:
+        name = names[dim.name]
+        above = "" if dim.hi is None else f" <= {dim.hi}"
+        conditions.append(f"{dim.lo} <= {name}{above}")
+        if dim.step != 1:
+            conditions.append(f"({name} - {dim.lo}) % {dim.step} == 0")
+    return conditions
+
+
+def _axes(contract: Contract, names: dict[str, str]) -> list[str]:
+    dims = {dim.name: dim for dim in contract.dims}
+    conditions = []
+    for index, item in enumerate(contract.inputs):
+        if not isinstance(item, TensorInput):
+            continue
+        for axis, size in enumerate(item.shape):
+            if isinstance(size, str) and axis_is_read(dims[size], index, axis, size):
+                continue
+            conditions.append(f"d{index}_{axis} == {to_python(size, names)}")
+    return conditions
+
+
+def _numpy_within(array: np.ndarray, lo: int, hi: int) -> bool:
+    """Whether all values lie in ``lo..hi``. Without a lower end of its own, one pass is enough:
+    seen as unsigned, negative values are the largest."""
+    if not array.size:
+        return True
+    if lo == 0 and array.dtype.kind == "i":
+        return bool(
+            hi >= 0 and np.maximum.reduce(array.view(_UNSIGNED[array.itemsize]), None) <= hi
+        )
+    return bool(array.min() >= lo and array.max() <= hi)
+
+
+def _seen_within(seen: Seen, lo: int, hi: int) -> bool:
+    return _numpy_within(seen.array(), lo, hi)
+
+
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}

@@ -1,0 +1,291 @@
+"""Shared libraries: tvm_ffi without torch, one TVM runtime for the process, code from sealed memory.
+
+A process can hold one TVM runtime: a second one registers the same global names and aborts. So
+the first bundle brings it, later ones share it, and what cannot share it is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import itertools
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..artifacts.container import Bundle
+from ..artifacts.errors import BundleError, Diagnostic
+from ..artifacts.manifest import RuntimeLibrary
+from .machine import Machine
+from .threads import set_pool_defaults
+
+_LOCK = threading.RLock()
+_MARK = "runtime.NumThreads"  # a global function that every TVM runtime registers
+_SONAME = "libtvm_runtime.so"
+
+
+# --- tvm_ffi ----------------------------------------------------------------------------------------
+
+
+class _NoTorch(importlib.abc.MetaPathFinder):
+    """Answers one thread's import of torch with ImportError; other threads import as ever."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "torch" and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError("torch is not imported for tvm_ffi", name="torch")
+
+
+def load_ffi() -> ModuleType:
+    """The module tvm_ffi, imported without its own import of torch (seconds, where it is installed).
+
+    Torch can be imported before or afterwards as usual.
+    """
+    with _LOCK:
+        if "tvm_ffi" in sys.modules:
+            import tvm_ffi
+
+            return tvm_ffi
+        finder = _NoTorch()
+        switch = "TVM_FFI_DISABLE_TORCH_C_DLPACK"  # or it compiles an extension for older torches
+        unset = switch not in os.environ
+        if "torch" not in sys.modules:
+            sys.meta_path.insert(0, finder)
+        if unset:
+            os.environ[switch] = "1"
+        try:
+            import tvm_ffi
+        finally:
+            if finder in sys.meta_path:
+                sys.meta_path.remove(finder)
+            if unset:
+                del os.environ[switch]
+        return tvm_ffi
+
+
+# --- code from the bundle ---------------------------------------------------------------------------
+
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def _file_of(data: bytes, name: str) -> Iterator[str]:
+    """A path under which ``data`` can be loaded as a library, while in the context.
+
+    A memory file, sealed against every change; where there is none, a private temporary file.
+    """
+    if not hasattr(os, "memfd_create") or not os.path.isdir("/proc/self/fd"):
+        with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
+            path = Path(folder) / name
+            path.write_bytes(data)
+            yield str(path)
+        return
+    handle = os.memfd_create(f"tcexport:{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(handle, fcntl.F_ADD_SEALS, seals)
+        # The loader takes a path that it has seen for the library that it has, and descriptor
+        # numbers come again: so each library gets a spelling of its own.
+        spelling = format(next(_numbers), "b").replace("0", ".//").replace("1", "./")
+        yield f"/proc/self/fd/{spelling}{handle}"
+    finally:
+        os.close(handle)
+
+
+def _verified(bundle: Bundle, member: str) -> bytes:
+    """A copy of a member that has the digest of the manifest: what is hashed is what runs."""
+    data = bytes(bundle.view(member))
+    expected = next(entry.sha256 for entry in bundle.manifest.members if entry.name == member)
+    if hashlib.sha256(data).hexdigest() != expected:
+        bundle.verify([member])
+        raise BundleError(
+            Diagnostic("TC402", f"{bundle.path}: member {member} changed while it was loaded")
+        )
+    return data
+
+
+def load_library(bundle: Bundle, member: str) -> Any:
+    """The compiled code of a bundle as a tvm_ffi Module.
+
+    Raises:
+        BundleError: TC402, its bytes are not those of the manifest; TC404, the system refuses to
+            load it.
+    """
+    load = load_ffi().get_global_func("ffi.Module.load_from_file.so")
+    with _file_of(_verified(bundle, member), Path(member).name) as path:
+        try:
+            return load(path, "so")
+        except Exception as error:  # tvm_ffi raises what its C++ side names
+            raise _not_loaded(bundle, member, error) from None
+
+
+def _not_loaded(bundle: Bundle, member: str, error: BaseException) -> BundleError:
+    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    return BundleError(
+        Diagnostic(
+            "TC404",
+            f"{bundle.path}: the system cannot load {member}: {reason}",
+            tries=("a TMPDIR that allows execution, if it says that mapping failed",)
+            if not hasattr(os, "memfd_create")
+            else (),
+        )
+    )
+
+
+# --- the TVM runtime --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """The TVM runtime of this process; ``digest`` is the SHA-256 of its file, "" if unknown."""
+
+    version: str
+    digest: str
+    origin: str
+
+
+_loaded: _Loaded | None = None
+
+
+def load_runtime(bundle: Bundle, machine: Machine) -> None:
+    """Make sure that the process has the TVM runtime that the bundle was built for.
+
+    A runtime that is there already (another bundle's, or an imported tvm's) is used when it is the
+    same file or the same version.
+
+    Raises:
+        BundleError: TC404, the bundle has none for this machine; TC405, the process has another
+            one, or another version of apache-tvm-ffi.
+    """
+    global _loaded
+    wanted = _for_machine(bundle, machine)
+    tvm_ffi = load_ffi()
+    if tvm_ffi.__version__ != wanted.ffi:
+        raise BundleError(
+            Diagnostic(
+                "TC405",
+                f"{bundle.path} was built for apache-tvm-ffi {wanted.ffi}, "
+                f"found {tvm_ffi.__version__}",
+                tries=(f"pip install 'apache-tvm-ffi=={wanted.ffi}'",),
+            )
+        )
+    digest = next(entry.sha256 for entry in bundle.manifest.members if entry.name == wanted.library)
+    with _LOCK:
+        if tvm_ffi.get_global_func(_MARK, allow_missing=True) is None:
+            set_pool_defaults()
+            origin = _load_runtime(bundle, wanted, digest)
+            _loaded = _Loaded(wanted.version, digest, origin)
+            return
+        if _loaded is None:
+            _loaded = _foreign()
+        if _loaded.digest == digest or _loaded.version == wanted.version:
+            return
+        raise BundleError(
+            Diagnostic(
+                "TC405",
+                f"{bundle.path} was built for the TVM runtime {wanted.version}; this process "
+                f"has {_loaded.version or 'another'} from {_loaded.origin}",
+                tries=("load this bundle in a process of its own",),
+            )
+        )
+
+
+def _for_machine(bundle: Bundle, machine: Machine) -> RuntimeLibrary:
+    runtimes = bundle.manifest.runtimes
+    for runtime in runtimes:
+        if (runtime.system, runtime.machine) == (machine.system, machine.machine):
+            return runtime
+    held = ", ".join(f"{runtime.system} {runtime.machine}" for runtime in runtimes) or "none"
+    raise BundleError(
+        Diagnostic(
+            "TC404",
+            f"{bundle.path} brings a runtime for {held}, found {machine.system} {machine.machine}",
+        )
+    )
+
+
+def _load_runtime(bundle: Bundle, wanted: RuntimeLibrary, digest: str) -> str:
+    data = _verified(bundle, wanted.library)
+    installed = _installed_tvm()
+    if installed is not None and _digest_of(installed, len(data)) == digest:
+        # The same file, so that an `import tvm` later finds its own library already there.
+        ctypes.CDLL(str(installed), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        return str(installed)
+    with _file_of(data, _SONAME) as path:
+        try:
+            ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError as error:
+            raise _not_loaded(bundle, wanted.library, error) from None
+    sys.meta_path.insert(0, _NoSecondRuntime(wanted.version))
+    return str(bundle.path)
+
+
+class _NoSecondRuntime(importlib.abc.MetaPathFinder):
+    """Turns an ``import tvm`` that would abort the process into an ImportError."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
+        if name == "tvm" and importlib.machinery.PathFinder.find_spec(name) is not None:
+            raise ImportError(
+                "tcexport has loaded the TVM runtime of a bundle "
+                f"({self._version}); the installed tvm has another one, and a second one would "
+                "abort the process. Import tvm before the first tcexport.load, or in a process "
+                "of its own.",
+                name="tvm",
+            )
+
+
+def _installed_tvm() -> Path | None:
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "lib" / _SONAME
+    return path if path.is_file() else None
+
+
+def _foreign() -> _Loaded:
+    """The TVM runtime that someone else has loaded into this process."""
+    tvm = sys.modules.get("tvm")
+    version = str(getattr(tvm, "__version__", ""))
+    for path in _mapped_files():
+        if path.name == _SONAME and path.is_file():
+            return _Loaded(version, _digest_of(path, path.stat().st_size), str(path))
+    return _Loaded(version, "", "tvm" if tvm is not None else "an unknown place")
+
+
+def _mapped_files() -> Iterator[Path]:
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return  # no such table on this system: the version alone decides
+    for line in lines:
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6:
+            yield Path(fields[5])
+
+
+def _digest_of(path: Path, size: int) -> str:
+    """The SHA-256 of a file that has ``size`` bytes, else ""."""
+    if path.stat().st_size != size:
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

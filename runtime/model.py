@@ -1,0 +1,334 @@
+"""A loaded bundle: checks each call, runs the compiled code, gives back what eager would."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..artifacts.container import Bundle, open_bundle
+from ..artifacts.contract import (
+    Contract,
+    ContractError,
+    SizeOutput,
+    TensorInput,
+    TensorOutput,
+)
+from ..artifacts.errors import BundleError, Diagnostic, GuardError, InternalError
+from ..artifacts.manifest import WEIGHTS_NAME, Entry, Manifest, Target
+from ..artifacts.weights import WeightsError, read_weights
+from .coverage import Serves, check_serves
+from .explain import explain, look
+from .guards import Sizes, compile_checks
+from .library import load_ffi, load_library, load_runtime
+from .machine import choose_target, this_machine
+from .structure import bind, builder, is_plain
+from .tensors import (
+    ALIGNMENT,
+    Exporter,
+    Seen,
+    Slot,
+    Staging,
+    as_numpy_bits,
+    exporter_of,
+    from_bits,
+    from_numpy,
+    to_numpy,
+)
+from .threads import POOLS, thread_count
+
+_NAIVE_ALLOCATOR = 1
+_CPU = 1
+
+
+@dataclass
+class Metrics:
+    """Counts since a model was loaded; all threads together.
+
+    ``copies`` are inputs that had to be copied (strided or unaligned), ``copied_bytes`` their
+    size; ``violations`` counts refused calls by code.
+    """
+
+    calls: int = 0
+    copies: int = 0
+    copied_bytes: int = 0
+    violations: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Code:
+    """The compiled code and what it is called with; shared by all threads. ``weights_span`` are
+    the addresses that the mapped weights lie in."""
+
+    library: Any
+    entry: Entry
+    weights: tuple[Any, ...]
+    weights_span: tuple[int, int]
+
+
+class _Worker:
+    """What a calling thread has for itself: a VM, which only one thread may use, and staging."""
+
+    SHAPES = 256
+
+    def __init__(self, code: _Code) -> None:
+        ffi = load_ffi()
+        vm = code.library["vm_load_executable"]()
+        vm["vm_initialization"](_CPU, 0, _NAIVE_ALLOCATOR)
+        name = code.entry.function
+        if code.weights:
+            vm["save_function"](name, "bound", True, *code.weights)
+            name = "bound"
+        self._function = vm[name]
+        self._results = range(code.entry.results)
+        self._array, self._shape = ffi.Array, ffi.Shape
+        self._item = ffi.get_global_func("ffi.ArrayGetItem")
+        self._shapes: dict[Sizes, Any] = {}
+        self.staging = Staging()
+
+    def run(self, *arguments: Any) -> list[Any]:
+        """Call the compiled function; the tensors that it returns."""
+        answer = self._function(*arguments)
+        if type(answer) is not self._array:
+            return [answer]
+        return [self._item(answer, number) for number in self._results]
+
+    def shape(self, sizes: Sizes) -> Any:
+        """A tvm_ffi.Shape; making one costs as much as a small kernel, so they are kept."""
+        found = self._shapes.get(sizes)
+        if found is None:
+            if len(self._shapes) >= self.SHAPES:
+                self._shapes.clear()
+            found = self._shapes[sizes] = self._shape(sizes)
+        return found
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    serves: Serves | None = None,
+    device: str = "auto",
+    num_threads: int | None = None,
+) -> Model:
+    """Load a bundle and make it ready to be called.
+
+    Args:
+        path: the .tcpkg file. It is mapped; replace it by renaming another over it.
+        serves: ranges that must be served, ``{"seq": (1, 512)}`` or with a step as third number.
+        device: "auto" or "cpu".
+        num_threads: worker threads for one call; by default TCEXPORT_NUM_THREADS or the usable
+            cores.
+
+    Raises:
+        BundleError: the file is not a sound bundle (TC401 to TC403), cannot run here (TC404,
+            TC405, TC407) or does not serve what is asked (TC406).
+        UsageError: an argument is malformed.
+    """
+    return Model(Path(path), serves=serves, device=device, num_threads=num_threads)
+
+
+class Model:
+    """A bundle, callable as the exported module was. Any number of threads may call it.
+
+    Attributes:
+        path: the file it was loaded from.
+        contract: what every call is held against.
+        manifest: what the file says of itself.
+        target: the binary chosen for this machine.
+        metrics: counts of calls, copies and refusals.
+        num_threads: worker threads for one call.
+    """
+
+    def __init__(
+        self, path: Path, *, serves: Serves | None, device: str, num_threads: int | None
+    ) -> None:
+        self.num_threads = thread_count(num_threads)
+        bundle = open_bundle(path)
+        self.path = bundle.path
+        self.manifest: Manifest = bundle.manifest
+        self.contract: Contract = self.manifest.contract
+        if device not in ("auto", "cpu"):
+            raise BundleError(
+                Diagnostic(
+                    "TC407",
+                    f"device={device!r}: {bundle.path} holds binaries for the CPU alone",
+                    tries=("device='auto'",),
+                )
+            )
+        if serves is not None:
+            check_serves(self.contract, serves, bundle.path)
+        machine = this_machine()
+        self.target: Target = choose_target(self.manifest.targets, machine, bundle.path)
+        bundle.verify()
+        entry = self.manifest.entry
+        sized = [output for output in self.contract.outputs if isinstance(output, SizeOutput)]
+        try:
+            self._checks = compile_checks(
+                self.contract, [*entry.sizes, *(output.value for output in sized)]
+            )
+            self._build = builder(self.contract.result)
+            weights, span = _map_weights(bundle)
+        except (ContractError, WeightsError) as error:
+            raise BundleError(
+                Diagnostic("TC401", f"{bundle.path} is not a bundle: {error}")
+            ) from None
+        load_runtime(bundle, machine)
+        self._code = _Code(load_library(bundle, self.target.library), entry, weights, span)
+        self._configure = load_ffi().get_global_func("runtime.config_threadpool")
+        POOLS.expect(self.num_threads)
+        self.metrics = Metrics()
+        self._lock = threading.Lock()
+        self._plain = is_plain(self.contract.parameters)
+        self._arity = len(self.contract.parameters)
+        self._first = next(
+            (at for at, item in enumerate(self.contract.inputs) if isinstance(item, TensorInput)),
+            None,
+        )
+        self._exporters: dict[type, Exporter] = {}
+        self._local = threading.local()
+        self._local.worker = self._new_worker()  # what the library lacks fails here, not in a call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model.
+
+        Tensors may be numpy arrays or anything on the CPU that has ``__dlpack__``; results come in
+        the library of the first tensor argument.
+
+        Raises:
+            GuardError: the call lies outside of the contract. Nothing was run.
+            InternalError: TC601, the compiled code failed.
+        """
+        try:
+            if self._plain and not kwargs and len(args) == self._arity:
+                flat: Sequence[Any] = args
+            else:
+                flat = bind(self.contract, args, kwargs)
+            leaves = flat
+            try:
+                sizes = self._checks.numpy(flat)
+            except Exception:  # whatever it was, the closer look says it
+                sizes = None
+            if sizes is None:
+                leaves, sizes = self._look_closer(flat)
+        except GuardError as error:
+            with self._lock:
+                self.metrics.violations[error.code] += 1
+            raise
+        tensors = self._run(leaves, sizes)
+        export = self._exporter(flat)
+        values: list[Any] = []
+        size = len(self._code.entry.sizes)
+        for output in self.contract.outputs:
+            if isinstance(output, TensorOutput):
+                values.append(export(tensors[output.result], output.dtype))
+            elif isinstance(output, SizeOutput):
+                values.append(sizes[size])
+                size += 1
+            else:
+                values.append(output.value)
+        return self._build(values)
+
+    def _look_closer(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sizes]:
+        """The leaves seen through DLPack, when they meet the contract; else the GuardError."""
+        leaves = look(self.contract, flat)
+        try:
+            sizes = self._checks.seen(leaves)
+        except Exception:  # as above: `explain` finds the reason
+            sizes = None
+        if sizes is None:
+            explain(self.contract, leaves)
+            raise InternalError(
+                Diagnostic("TC601", f"{self.path}: a call was refused, and no guard says why")
+            )
+        return leaves, sizes
+
+    def _run(self, leaves: Sequence[Any], sizes: Sizes) -> list[Any]:
+        """The results of the compiled function, each in memory of its own."""
+        POOLS.use(self.num_threads, self._configure)
+        try:
+            worker: _Worker = self._local.worker
+        except AttributeError:
+            worker = self._local.worker = self._new_worker()
+        entry = self._code.entry
+        arguments: list[Any] = []
+        places: list[int] = []
+        slots: list[Slot] = []
+        for index in entry.inputs:
+            leaf = leaves[index]
+            seen = type(leaf) is Seen
+            tensor = leaf.tensor if seen else from_numpy(leaf)
+            place = tensor.data_ptr()
+            if place % ALIGNMENT or not tensor.is_contiguous():
+                dtype = leaf.dtype if seen else leaf.dtype.name
+                slot = worker.staging.copy(leaf.array() if seen else leaf, dtype)
+                slots.append(slot)
+                tensor, place = slot.tensor, slot.tensor.data_ptr()
+            arguments.append(tensor)
+            places.append(place)
+        if entry.sizes:
+            arguments.append(worker.shape(sizes[: len(entry.sizes)]))
+        try:
+            tensors = worker.run(*arguments)
+        except Exception as error:  # tvm_ffi raises what its C++ side names
+            del self._local.worker  # its VM stopped in the middle
+            raise self._failed(error) from None
+        low, high = self._code.weights_span
+        for number, tensor in enumerate(tensors):
+            place = tensor.data_ptr()
+            if place in places or low <= place < high:
+                # The model gives back an argument or a weight; what it gives is the caller's to
+                # write to.
+                dtype = str(tensor.dtype)
+                tensors[number] = Staging().copy(as_numpy_bits(tensor, dtype), dtype).tensor
+        for slot in slots:
+            worker.staging.give_back(slot)
+        with self._lock:
+            self.metrics.calls += 1
+            if slots:
+                self.metrics.copies += len(slots)
+                self.metrics.copied_bytes += sum(slot.memory.nbytes for slot in slots)
+        return tensors
+
+    def _exporter(self, flat: Sequence[Any]) -> Exporter:
+        """How results go back to the library of the first tensor argument."""
+        if self._first is None or isinstance(flat[self._first], np.ndarray):
+            return to_numpy
+        kind = type(flat[self._first])
+        if kind not in self._exporters:
+            self._exporters[kind] = exporter_of(flat[self._first])
+        return self._exporters[kind]
+
+    def _new_worker(self) -> _Worker:
+        try:
+            return _Worker(self._code)
+        except Exception as error:  # tvm_ffi raises what its C++ side names
+            raise self._failed(error) from None
+
+    def _failed(self, error: BaseException) -> InternalError:
+        text = str(error).strip() or type(error).__name__
+        return InternalError(Diagnostic("TC601", f"{self.path}: {text}"))
+
+
+def _map_weights(bundle: Bundle) -> tuple[tuple[Any, ...], tuple[int, int]]:
+    """The weights that the entry takes, as TVM tensors on the mapped file, and the addresses that
+    they lie in.
+
+    Raises:
+        WeightsError: a weight is not there, or the member is damaged.
+    """
+    names = bundle.manifest.entry.weights
+    if not names:
+        return (), (0, 0)
+    view = bundle.view(WEIGHTS_NAME)
+    found = read_weights(view)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise WeightsError(f"{WEIGHTS_NAME} has no tensor {missing[0]!r:.80}")
+    start = np.frombuffer(view, np.uint8).ctypes.data
+    return tuple(from_bits(*found[name]) for name in names), (start, start + len(view))
