@@ -1,0 +1,15 @@
+"""Converters: one file for each family of ops, all entered in `registry.CONVERTERS`."""
+
+from . import (  # noqa: F401
+    attention,
+    convolution,
+    creation,
+    elementwise,
+    index,
+    linear,
+    norm,
+    pooling,
+    reduce,
+    scan,
+    shape,
+)

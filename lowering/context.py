@@ -1,0 +1,242 @@
+"""What a converter works with: it emits kernels and views, and gets tensors back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from tvm import relax, te, tirx
+
+from .symbols import Shape, Size, Symbols, as_size, product
+from .targets import CpuTarget
+from .tensor import TORCH_DTYPES, Constant, Tensor
+from .weights import WeightStore
+
+Build = Callable[..., te.Tensor]
+
+
+class Unsupported(Exception):
+    """This use of an op cannot be lowered. ``tries`` names the nearest form that can."""
+
+    def __init__(self, reason: str = "", tries: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.tries = tries
+
+
+@dataclass
+class Context:
+    """The state of one lowering of a graph for one target."""
+
+    builder: relax.BlockBuilder
+    target: CpuTarget
+    weights: WeightStore
+    symbols: Symbols = field(default_factory=Symbols)
+    parameters: dict[str, relax.Var] = field(default_factory=dict)
+    unguarded: list[str] = field(default_factory=list)
+    node: torch.fx.Node | None = None
+
+    # --- the result that the trace promises ---------------------------------------------------
+
+    def expected(self, index: int | None = None) -> torch.Tensor:
+        """The fake tensor that the trace has for the node's result (or for one of several)."""
+        assert self.node is not None
+        value = self.node.meta["val"]
+        return value if index is None else value[index]
+
+    # --- emitting -----------------------------------------------------------------------------
+
+    def variable(self, tensor: Tensor) -> relax.Var:
+        """The Relax variable of a tensor; for a constant this makes it an argument."""
+        if tensor.variable is not None:
+            return tensor.variable
+        assert tensor.constant is not None
+        name = tensor.constant.name
+        if name not in self.parameters:
+            self.weights.keep(tensor.constant)
+            ty = relax.TensorType(self.symbols.shape(tensor.shape), tensor.dtype)
+            self.parameters[name] = relax.Var(f"w{len(self.parameters)}", ty)
+        return self.parameters[name]
+
+    def kernel(
+        self, name: str, build: Build, inputs: Sequence[Tensor], shape: Shape, dtype: str
+    ) -> Tensor:
+        """Emit a kernel that is given as a tensor expression.
+
+        ``build`` gets the symbols of the kernel and a TE placeholder for each input and returns the
+        TE result. A kernel has variables of its own: it shares none with the graph around it.
+        """
+        scope = Symbols()
+        placeholders = [
+            te.placeholder(scope.shape(tensor.shape), tensor.dtype, name=f"x{position}")
+            for position, tensor in enumerate(inputs)
+        ]
+        result = build(scope, *placeholders)
+        if str(result.dtype) != dtype:
+            raise TypeError(f"{name}: the kernel gives {result.dtype}, not {dtype}")
+        bound = {
+            size
+            for tensor in (*placeholders, result)
+            for size in tensor.shape
+            if isinstance(size, tirx.Var)
+        }
+        # Sorted, so that equal graphs give equal bytes.
+        free = [
+            name for name in sorted(scope.variables) if scope.variables[name] not in bound
+        ]
+        function = te.create_prim_func(
+            [*placeholders, *(scope.variables[name] for name in free), result], "int64"
+        ).without_attr("global_symbol")
+        arguments = [self.variable(tensor) for tensor in inputs]
+        arguments += [self.symbols.variable(name) for name in free]
+        return self._call(name, function, arguments, shape, dtype)
+
+    def call(
+        self, function: tirx.PrimFunc, inputs: Sequence[Tensor], shape: Shape, dtype: str
+    ) -> Tensor:
+        """Emit a call of a kernel template: its parameters are ``inputs`` and one result."""
+        name = str(function.attrs["global_symbol"]) if "global_symbol" in function.attrs else "kernel"
+        function = function.without_attr("global_symbol")
+        return self._call(name, function, [self.variable(t) for t in inputs], shape, dtype)
+
+    def _call(
+        self, name: str, function: tirx.PrimFunc, arguments: list[Any], shape: Shape, dtype: str
+    ) -> Tensor:
+        global_variable = self.builder.add_func(function, name)
+        ty = relax.TensorType(self.symbols.shape(shape), dtype)
+        variable = self.builder.emit(relax.call_tir(global_variable, arguments, ty))
+        return Tensor(shape, dtype, variable)
+
+    def compute(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        shape: Shape,
+        dtype: str,
+        element: Callable[..., Any],
+    ) -> Tensor:
+        """Emit a kernel with one element per position: ``element(scope, inputs, position)``."""
+
+        def build(scope: Symbols, *placeholders: te.Tensor) -> te.Tensor:
+            return te.compute(
+                scope.shape(shape),
+                lambda *position: element(scope, placeholders, position),
+                name=name,
+            )
+
+        return self.kernel(name, build, inputs, shape, dtype)
+
+    def reshape(self, tensor: Tensor, shape: Shape) -> Tensor:
+        """The same elements, row-major, with other sizes: a view, no copy."""
+        shape = tuple(as_size(size) for size in shape)
+        if shape == tensor.shape:
+            return tensor
+        if tensor.constant is not None and all(isinstance(size, int) for size in shape):
+            sizes = "x".join(str(size) for size in shape)
+            value = tensor.constant.value.reshape(shape)
+            return constant_tensor(Constant(f"{tensor.constant.name}:{sizes}", value))
+        variable = self.builder.emit(
+            relax.op.reshape(self.variable(tensor), relax.ShapeExpr(self.symbols.shape(shape)))
+        )
+        return replace(tensor, shape=shape, variable=variable, constant=None)
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """``[..., n]`` as a matrix ``[rows, n]``."""
+        return self.reshape(tensor, (product(tensor.shape[:-1]), tensor.shape[-1]))
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """The same elements in memory of their own."""
+        return self.compute(
+            "copy", [tensor], tensor.shape, tensor.dtype, lambda _, x, position: x[0](*position)
+        )
+
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        if tensor.dtype == dtype:
+            return tensor
+        return self.compute(
+            "cast",
+            [tensor],
+            tensor.shape,
+            dtype,
+            lambda _, x, position: convert(x[0](*position), dtype),
+        )
+
+    # --- constants ----------------------------------------------------------------------------
+
+    def derived(
+        self, constant: Constant, suffix: str, make: Callable[[np.ndarray], np.ndarray]
+    ) -> Tensor:
+        """A weight in another form, made once at export: packed, transposed, folded."""
+        name = f"{constant.name}:{suffix}"
+        value = self.weights.derive(name, lambda: make(constant.value.numpy()))
+        return constant_tensor(Constant(name, value))
+
+
+def constant_tensor(constant: Constant) -> Tensor:
+    dtype = str(constant.value.dtype).removeprefix("torch.")
+    return Tensor(tuple(constant.value.shape), dtype, constant=constant, argument=True)
+
+
+def convert(value: Any, dtype: str) -> Any:
+    """An element in another dtype, with the rules of torch: non-zero is True, floats truncate."""
+    if str(value.ty.dtype) == dtype:
+        return value
+    if dtype == "bool":
+        return tirx.NE(value, tirx.const(0, str(value.ty.dtype)))
+    return value.astype(dtype)
+
+
+def result_dtype(*operands: Any) -> str:
+    """The dtype that torch computes in when tensors and Python numbers meet."""
+
+    def stand_in(operand: Any) -> Any:
+        if isinstance(operand, Tensor):
+            shape = (1,) * operand.rank
+            return torch.empty(shape, dtype=TORCH_DTYPES[operand.dtype], device="meta")
+        if isinstance(operand, (bool, int, float)):
+            return operand
+        if getattr(operand, "is_Boolean", False):
+            return True
+        return 1 if operand.is_integer else 1.0
+
+    first, *rest = (stand_in(operand) for operand in operands)
+    if not rest:
+        return str(first.dtype).removeprefix("torch.")
+    result = torch.result_type(first, rest[0])
+    for other in rest[1:]:
+        result = torch.promote_types(result, torch.result_type(first, other))
+    return str(result).removeprefix("torch.")
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """An axis counted from the front."""
+    return axis % max(rank, 1)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The common shape of some operands.
+
+    Only a size that is the constant 1 is stretched: where torch's trace stretches an axis that is 1
+    by chance, it has fixed that axis.
+    """
+    rank = max(len(shape) for shape in shapes)
+    result: list[Size] = []
+    for axis in range(rank):
+        sizes = [shape[axis - rank] for shape in shapes if rank - axis <= len(shape)]
+        wide = [size for size in sizes if size != 1]
+        # Of several names for one size, the constant says most.
+        constant = [size for size in wide if isinstance(size, int)]
+        result.append((constant or wide or [1])[0])
+    return tuple(result)
+
+
+def broadcast_index(shape: Shape, position: Sequence[Any]) -> list[Any]:
+    """Where an operand of ``shape`` is read for an element of the common shape."""
+    tail = position[len(position) - len(shape) :]
+    return [
+        tirx.IntImm("int64", 0) if size == 1 else index
+        for size, index in zip(shape, tail, strict=True)
+    ]

@@ -1,0 +1,81 @@
+"""Tensors made from numbers and sizes alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from ..context import Context, convert
+from ..symbols import Scalar, as_shape
+from ..tensor import Tensor
+from .elementwise import dtype_of_result, is_float
+from .registry import converter
+
+
+def filled(ctx: Context, value: Scalar) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    shape = as_shape(ctx.expected().shape)
+    return ctx.compute("full", [], shape, dtype, lambda scope, _, __: scope.number(value, dtype))
+
+
+@converter("aten.full.default")
+def convert_full(ctx: Context, size: Any, fill_value: Scalar) -> Tensor:
+    return filled(ctx, fill_value)
+
+
+@converter("aten.full_like.default", "aten.new_full.default")
+def convert_full_like(
+    ctx: Context, x: Tensor, fill_value: Scalar, size: Any = None
+) -> Tensor:
+    return filled(ctx, fill_value)
+
+
+@converter("aten.scalar_tensor.default")
+def convert_scalar_tensor(ctx: Context, s: Scalar) -> Tensor:
+    return filled(ctx, s)
+
+
+@converter("aten.arange.start_step")
+def convert_arange(ctx: Context, start: Scalar, end: Scalar, step: Scalar) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    # ATen accumulates floats in double.
+    wide = "float64" if is_float(dtype) else "int64"
+
+    def element(scope: Any, _: Any, position: tuple[Any, ...]) -> Any:
+        offset = position[0].astype(wide) * scope.number(step, wide)
+        return convert(scope.number(start, wide) + offset, dtype)
+
+    return ctx.compute("arange", [], as_shape(ctx.expected().shape), dtype, element)
+
+
+@converter("aten.eye.default", "aten.eye.m")
+def convert_eye(ctx: Context, n: Any, m: Any = None) -> Tensor:
+    dtype = dtype_of_result(ctx)
+
+    def element(scope: Any, _: Any, position: tuple[Any, ...]) -> Any:
+        one, zero = scope.number(1, dtype), scope.number(0, dtype)
+        return tirx.Select(tirx.EQ(position[0], position[1]), one, zero)
+
+    return ctx.compute("eye", [], as_shape(ctx.expected().shape), dtype, element)
+
+
+def _triangle(ctx: Context, x: Tensor, diagonal: int, upper: bool) -> Tensor:
+    def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+        row, column = position[-2:]
+        offset = column - row
+        bound = scope.size(diagonal)
+        kept = offset >= bound if upper else offset <= bound
+        return tirx.Select(kept, tensors[0](*position), tirx.const(0, x.dtype))
+
+    return ctx.compute("triu" if upper else "tril", [x], x.shape, x.dtype, element)
+
+
+@converter("aten.triu.default")
+def convert_triu(ctx: Context, x: Tensor, diagonal: int) -> Tensor:
+    return _triangle(ctx, x, diagonal, upper=True)
+
+
+@converter("aten.tril.default")
+def convert_tril(ctx: Context, x: Tensor, diagonal: int) -> Tensor:
+    return _triangle(ctx, x, diagonal, upper=False)

@@ -1,0 +1,565 @@
+"""Arithmetic, comparison, logic and elementary functions, one element at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+
+from ..context import (
+    Context,
+    Unsupported,
+    broadcast,
+    broadcast_index,
+    convert,
+    result_dtype,
+)
+from ..symbols import Scalar
+from ..tensor import DTYPES, Tensor
+from .registry import converter
+
+Operand = Any  # Tensor | Scalar
+Element = Callable[..., Any]
+
+
+def pointwise(
+    ctx: Context,
+    name: str,
+    element: Element,
+    *operands: Tensor | Scalar,
+    dtype: str,
+    result: str | None = None,
+) -> Tensor:
+    """Emit ``element`` over the broadcast operands, each converted to ``dtype`` first.
+
+    ``result`` is the dtype that ``element`` gives, ``dtype`` unless said otherwise. Numbers and
+    constants of one element become part of the kernel.
+    """
+    shape = broadcast(*(o.shape for o in operands if isinstance(o, Tensor)))
+    inputs = [o for o in operands if isinstance(o, Tensor) and _number(o) is None]
+
+    def value(scope: Any, tensors: tuple[Any, ...], position: tuple[Any, ...]) -> Any:
+        remaining = iter(tensors)
+        elements = []
+        for operand in operands:
+            number = _number(operand)
+            if number is not None:
+                elements.append(scope.number(number, dtype))
+            else:
+                read = next(remaining)(*broadcast_index(operand.shape, position))
+                elements.append(convert(read, dtype))
+        return element(*elements)
+
+    return ctx.compute(name, inputs, shape, result or dtype, value)
+
+
+def _number(operand: Operand) -> Any:
+    """The Python number of a scalar operand or of a constant with one element, else None."""
+    if not isinstance(operand, Tensor):
+        return operand
+    if operand.constant is not None and operand.constant.value.numel() == 1:
+        return operand.constant.value.item()
+    return None
+
+
+def dtype_of_result(ctx: Context) -> str:
+    """The dtype that the trace gives the node's result."""
+    dtype = ctx.expected().dtype
+    if dtype not in DTYPES:
+        raise Unsupported(f"with dtype {dtype}")
+    return DTYPES[dtype]
+
+
+def is_float(dtype: str) -> bool:
+    return dtype.startswith("float")
+
+
+# --- elements that more than one op is made of -------------------------------------------------------
+
+
+def constant(value: float, like: Any) -> Any:
+    return tirx.const(value, str(like.ty.dtype))
+
+
+# `schedule_rest` turns tirx.max and tirx.min into forms that propagate NaN, and these functions of
+# float32 into polynomials. TVM's own expansions of them lose all digits near 0, hence libm's for
+# double.
+
+
+def sigmoid(x: Any) -> Any:
+    if str(x.ty.dtype) == "float32":
+        return tirx.sigmoid(x)
+    return constant(1, x) / (constant(1, x) + tirx.exp(-x))
+
+
+def tanh(x: Any) -> Any:
+    return tirx.tanh(x) if str(x.ty.dtype) == "float32" else _libm("tanh", x)
+
+
+def erf(x: Any) -> Any:
+    return tirx.erf(x) if str(x.ty.dtype) == "float32" else _libm("erf", x)
+
+
+def _libm(name: str, *operands: Any) -> Any:
+    dtype = str(operands[0].ty.dtype)
+    suffix = "f" if dtype == "float32" else ""
+    return tirx.call_pure_extern(dtype, name + suffix, *operands)
+
+
+def gelu(x: Any) -> Any:
+    return constant(0.5, x) * x * (constant(1, x) + erf(x * constant(math.sqrt(0.5), x)))
+
+
+def gelu_tanh(x: Any) -> Any:
+    inner = constant(math.sqrt(2 / math.pi), x) * (x + constant(0.044715, x) * x * x * x)
+    return constant(0.5, x) * x * (constant(1, x) + tanh(inner))
+
+
+def silu(x: Any) -> Any:
+    return x / (constant(1, x) + tirx.exp(-x))
+
+
+def relu(x: Any) -> Any:
+    return tirx.Select(x < constant(0, x), constant(0, x), x)  # NaN is not less
+
+
+def _truncated_quotient(a: Any, b: Any) -> Any:
+    if is_float(str(a.ty.dtype)):
+        return tirx.trunc(a / b)
+    return tirx.truncdiv(a, b)
+
+
+def _floored_quotient(a: Any, b: Any) -> Any:
+    """Floats as in ATen's ``div_floor_floating``: exact, from the remainder, not floor(a / b)."""
+    if not is_float(str(a.ty.dtype)):
+        return tirx.floordiv(a, b)
+    remainder = _libm("fmod", a, b)
+    quotient = (a - remainder) / b
+    zero = constant(0, a)
+    wrong_side = tirx.all(tirx.NE(remainder, zero), tirx.NE(b < zero, remainder < zero))
+    quotient = tirx.Select(wrong_side, quotient - constant(1, a), quotient)
+    floored = tirx.floor(quotient)
+    floored = tirx.Select(quotient - floored > constant(0.5, a), floored + constant(1, a), floored)
+    return tirx.Select(tirx.EQ(b, zero), a / b, floored)
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    """With the sign of the divisor, as Python's ``%``."""
+    if not is_float(str(a.ty.dtype)):
+        return tirx.floormod(a, b)
+    zero = constant(0, a)
+    remainder = _libm("fmod", a, b)
+    wrong_side = tirx.all(tirx.NE(remainder, zero), tirx.NE(b < zero, remainder < zero))
+    return tirx.Select(wrong_side, remainder + b, remainder)
+
+
+# --- one operand, result in the trace's dtype (an int becomes a float first) --------------------------
+
+_UNARY: dict[str, Element] = {
+    "abs": tirx.abs,
+    "acos": lambda x: _libm("acos", x),
+    "acosh": lambda x: _libm("acosh", x),
+    "asin": lambda x: _libm("asin", x),
+    "asinh": lambda x: _libm("asinh", x),
+    "atan": lambda x: _libm("atan", x),
+    "atanh": lambda x: _libm("atanh", x),
+    "ceil": lambda x: tirx.ceil(x) if is_float(str(x.ty.dtype)) else x,
+    "cos": tirx.cos,
+    "cosh": lambda x: _libm("cosh", x),
+    "erf": erf,
+    "exp": tirx.exp,
+    "exp2": tirx.exp2,
+    "expm1": lambda x: _libm("expm1", x),
+    "floor": lambda x: tirx.floor(x) if is_float(str(x.ty.dtype)) else x,
+    "log": tirx.log,
+    "log10": tirx.log10,
+    "log1p": lambda x: _libm("log1p", x),
+    "log2": tirx.log2,
+    "neg": lambda x: constant(0, x) - x if not is_float(str(x.ty.dtype)) else -x,
+    "reciprocal": lambda x: constant(1, x) / x,
+    "relu": relu,
+    "round": lambda x: tirx.nearbyint(x) if is_float(str(x.ty.dtype)) else x,
+    "rsqrt": lambda x: constant(1, x) / tirx.sqrt(x),
+    "sigmoid": sigmoid,
+    "sign": lambda x: tirx.Select(
+        x > constant(0, x), constant(1, x), tirx.Select(x < constant(0, x), constant(-1, x), x)
+    ),
+    "silu": silu,
+    "sin": tirx.sin,
+    "sinh": lambda x: _libm("sinh", x),
+    "sqrt": tirx.sqrt,
+    "square": lambda x: x * x,
+    "tan": lambda x: _libm("tan", x),
+    "tanh": tanh,
+    "trunc": lambda x: tirx.trunc(x) if is_float(str(x.ty.dtype)) else x,
+}
+
+
+def _register_unary(name: str, element: Element) -> None:
+    @converter(f"aten.{name}.default")
+    def convert_unary(ctx: Context, x: Tensor) -> Tensor:
+        return pointwise(ctx, name, element, x, dtype=dtype_of_result(ctx))
+
+
+for _name, _element in _UNARY.items():
+    _register_unary(_name, _element)
+
+
+@converter("aten.gelu.default")
+def convert_gelu(ctx: Context, x: Tensor, approximate: str) -> Tensor:
+    element = gelu_tanh if approximate == "tanh" else gelu
+    return pointwise(ctx, "gelu", element, x, dtype=x.dtype)
+
+
+@converter("aten.leaky_relu.default")
+def convert_leaky_relu(ctx: Context, x: Tensor, negative_slope: Scalar) -> Tensor:
+    def element(value: Any, slope: Any) -> Any:
+        return tirx.Select(value > constant(0, value), value, value * slope)
+
+    return pointwise(ctx, "leaky_relu", element, x, negative_slope, dtype=x.dtype)
+
+
+@converter("aten.elu.default")
+def convert_elu(ctx: Context, x: Tensor, alpha: Any, scale: Any, input_scale: Any) -> Tensor:
+    def element(value: Any) -> Any:
+        negative = _libm("expm1", value * constant(input_scale, value)) * constant(alpha, value)
+        positive = tirx.Select(value > constant(0, value), value, negative)
+        return positive * constant(scale, value)
+
+    return pointwise(ctx, "elu", element, x, dtype=x.dtype)
+
+
+@converter("aten.softplus.default")
+def convert_softplus(ctx: Context, x: Tensor, beta: Any, threshold: Any) -> Tensor:
+    def element(value: Any) -> Any:
+        scaled = value * constant(beta, value)
+        soft = _libm("log1p", tirx.exp(scaled)) / constant(beta, value)
+        return tirx.Select(scaled > constant(threshold, value), value, soft)
+
+    return pointwise(ctx, "softplus", element, x, dtype=x.dtype)
+
+
+def _clip(value: Any, low: Any, high: Any) -> Any:
+    value = tirx.Select(value < low, low, value)
+    return tirx.Select(value > high, high, value)
+
+
+@converter("aten.hardtanh.default")
+def convert_hardtanh(ctx: Context, x: Tensor, min_val: Scalar, max_val: Scalar) -> Tensor:
+    return pointwise(ctx, "hardtanh", _clip, x, min_val, max_val, dtype=x.dtype)
+
+
+@converter("aten.hardsigmoid.default")
+def convert_hardsigmoid(ctx: Context, x: Tensor) -> Tensor:
+    def element(value: Any) -> Any:
+        shifted = _clip(value + constant(3, value), constant(0, value), constant(6, value))
+        return shifted / constant(6, value)
+
+    return pointwise(ctx, "hardsigmoid", element, x, dtype=x.dtype)
+
+
+@converter("aten.hardswish.default")
+def convert_hardswish(ctx: Context, x: Tensor) -> Tensor:
+    def element(value: Any) -> Any:
+        shifted = _clip(value + constant(3, value), constant(0, value), constant(6, value))
+        return value * shifted / constant(6, value)
+
+    return pointwise(ctx, "hardswish", element, x, dtype=x.dtype)
+
+
+# --- two operands --------------------------------------------------------------------------------------
+
+
+def _scaled(alpha: Scalar, dtype: str) -> Callable[[Any], Any]:
+    if alpha == 1:
+        return lambda value: value
+    if not isinstance(alpha, (int, float)):
+        raise Unsupported(f"with alpha={alpha}")
+    return lambda value: value * tirx.const(alpha, dtype)
+
+
+@converter("aten.add.Tensor", "aten.add.Scalar")
+def convert_add(ctx: Context, x: Tensor, other: Operand, alpha: Scalar) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    if dtype == "bool":
+        return pointwise(ctx, "add", tirx.any, x, other, dtype="bool")
+    scaled = _scaled(alpha, dtype)
+    return pointwise(ctx, "add", lambda a, b: a + scaled(b), x, other, dtype=dtype)
+
+
+@converter("aten.sub.Tensor", "aten.sub.Scalar")
+def convert_sub(ctx: Context, x: Tensor, other: Operand, alpha: Scalar) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    scaled = _scaled(alpha, dtype)
+    return pointwise(ctx, "subtract", lambda a, b: a - scaled(b), x, other, dtype=dtype)
+
+
+@converter("aten.rsub.Scalar", "aten.rsub.Tensor")
+def convert_rsub(ctx: Context, x: Tensor, other: Operand, alpha: Scalar) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    scaled = _scaled(alpha, dtype)
+    return pointwise(ctx, "subtract", lambda a, b: b - scaled(a), x, other, dtype=dtype)
+
+
+@converter("aten.mul.Tensor", "aten.mul.Scalar")
+def convert_mul(ctx: Context, x: Tensor, other: Operand) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    element = tirx.all if dtype == "bool" else lambda a, b: a * b
+    return pointwise(ctx, "multiply", element, x, other, dtype=dtype)
+
+
+@converter("aten.div.Tensor", "aten.div.Scalar")
+def convert_div(ctx: Context, x: Tensor, other: Operand) -> Tensor:
+    return pointwise(ctx, "divide", lambda a, b: a / b, x, other, dtype=dtype_of_result(ctx))
+
+
+@converter("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def convert_div_mode(ctx: Context, x: Tensor, other: Operand, rounding_mode: Any) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    if rounding_mode is None:
+        return pointwise(ctx, "divide", lambda a, b: a / b, x, other, dtype=dtype)
+    _refuse_integer_division(dtype, other)
+    element = _floored_quotient if rounding_mode == "floor" else _truncated_quotient
+    return pointwise(ctx, f"divide_{rounding_mode}", element, x, other, dtype=dtype)
+
+
+@converter("aten.floor_divide.default")
+def convert_floor_divide(ctx: Context, x: Tensor, other: Operand) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    _refuse_integer_division(dtype, other)
+    return pointwise(ctx, "divide_floor", _floored_quotient, x, other, dtype=dtype)
+
+
+@converter("aten.remainder.Tensor", "aten.remainder.Scalar")
+def convert_remainder(ctx: Context, x: Tensor, other: Operand) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    _refuse_integer_division(dtype, other)
+    return pointwise(ctx, "remainder", _remainder, x, other, dtype=dtype)
+
+
+@converter("aten.fmod.Tensor", "aten.fmod.Scalar")
+def convert_fmod(ctx: Context, x: Tensor, other: Operand) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    _refuse_integer_division(dtype, other)
+
+    def element(a: Any, b: Any) -> Any:
+        return _libm("fmod", a, b) if is_float(dtype) else tirx.truncmod(a, b)
+
+    return pointwise(ctx, "fmod", element, x, other, dtype=dtype)
+
+
+def _refuse_integer_division(dtype: str, divisor: Operand) -> None:
+    """An integer division by zero raises in eager mode; compiled, it would end the process."""
+    if is_float(dtype):
+        return
+    number = _number(divisor)
+    if number is None or number == 0:
+        raise Unsupported(
+            "of integers by a tensor (a zero in it would end the process)",
+            "divide floats, or divide by a constant",
+        )
+
+
+@converter("aten.maximum.default")
+def convert_maximum(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
+    return pointwise(ctx, "maximum", tirx.max, x, other, dtype=dtype_of_result(ctx))
+
+
+@converter("aten.minimum.default")
+def convert_minimum(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
+    return pointwise(ctx, "minimum", tirx.min, x, other, dtype=dtype_of_result(ctx))
+
+
+@converter("aten.clamp.default", "aten.clamp.Tensor")
+def convert_clamp(ctx: Context, x: Tensor, min: Operand, max: Operand) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    if min is not None:
+        x = pointwise(ctx, "clamp_min", tirx.max, x, min, dtype=dtype)
+    if max is not None:
+        x = pointwise(ctx, "clamp_max", tirx.min, x, max, dtype=dtype)
+    return x
+
+
+@converter("aten.clamp_min.default", "aten.clamp_min.Tensor")
+def convert_clamp_min(ctx: Context, x: Tensor, min: Operand) -> Tensor:
+    return pointwise(ctx, "clamp_min", tirx.max, x, min, dtype=dtype_of_result(ctx))
+
+
+@converter("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def convert_clamp_max(ctx: Context, x: Tensor, max: Operand) -> Tensor:
+    return pointwise(ctx, "clamp_max", tirx.min, x, max, dtype=dtype_of_result(ctx))
+
+
+def _power(a: Any, b: Any) -> Any:
+    return _libm("pow", a, b)
+
+
+def _integer_power(value: Any, exponent: int) -> Any:
+    result, square = None, value
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else result * square
+        square = square * square
+        exponent >>= 1
+    return constant(1, value) if result is None else result
+
+
+@converter("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor")
+def convert_pow(ctx: Context, x: Tensor, exponent: Operand) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    number = _number(exponent)
+    if number == 0.5 and is_float(dtype):
+        return pointwise(ctx, "sqrt", tirx.sqrt, x, dtype=dtype)
+    small = isinstance(number, (int, float)) and number in (2, 3)
+    if small or (not is_float(dtype) and isinstance(number, int) and number >= 0):
+        power = int(number)
+        return pointwise(ctx, "power", lambda a: _integer_power(a, power), x, dtype=dtype)
+    if not is_float(dtype):
+        raise Unsupported("of integers with a tensor as exponent", "use a constant exponent")
+    return pointwise(ctx, "power", _power, x, exponent, dtype=dtype)
+
+
+@converter("aten.pow.Scalar")
+def convert_pow_scalar(ctx: Context, x: Scalar, exponent: Tensor) -> Tensor:
+    dtype = dtype_of_result(ctx)
+    if not is_float(dtype):
+        raise Unsupported("of integers with a tensor as exponent", "use a float base")
+    return pointwise(ctx, "power", _power, x, exponent, dtype=dtype)
+
+
+@converter("aten.atan2.default")
+def convert_atan2(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
+    element = lambda a, b: _libm("atan2", a, b)  # noqa: E731
+    return pointwise(ctx, "atan2", element, x, other, dtype=dtype_of_result(ctx))
+
+
+_COMPARISONS: dict[str, Element] = {
+    "eq": lambda a, b: tirx.EQ(a, b),
+    "ne": lambda a, b: tirx.NE(a, b),
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+
+
+def _register_comparison(name: str, element: Element) -> None:
+    @converter(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
+    def convert_comparison(ctx: Context, x: Tensor, other: Operand) -> Tensor:
+        dtype = result_dtype(x, other)
+        if dtype == "bool":
+            dtype = "int8"
+        return pointwise(ctx, name, element, x, other, dtype=dtype, result="bool")
+
+
+for _name, _element in _COMPARISONS.items():
+    _register_comparison(_name, _element)
+
+
+_LOGIC: dict[str, Element] = {
+    "logical_and": tirx.all,
+    "logical_or": tirx.any,
+    "logical_xor": lambda a, b: tirx.NE(a.astype("int8"), b.astype("int8")),
+    "bitwise_and": lambda a, b: a & b,
+    "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+}
+
+
+def _register_logic(name: str, element: Element, overloads: tuple[str, ...]) -> None:
+    @converter(*(f"aten.{name}.{overload}" for overload in overloads))
+    def convert_logic(ctx: Context, x: Tensor, other: Operand) -> Tensor:
+        if dtype_of_result(ctx) == "bool":
+            chosen = _LOGIC[name.replace("bitwise", "logical")]
+            return pointwise(ctx, name, chosen, x, other, dtype="bool")
+        return pointwise(ctx, name, element, x, other, dtype=dtype_of_result(ctx))
+
+
+for _name, _element in _LOGIC.items():
+    _register_logic(
+        _name, _element, ("default",) if _name.startswith("logical") else ("Tensor", "Scalar")
+    )
+
+
+@converter("aten.logical_not.default")
+def convert_logical_not(ctx: Context, x: Tensor) -> Tensor:
+    return pointwise(ctx, "logical_not", tirx.Not, x, dtype="bool")
+
+
+@converter("aten.bitwise_not.default")
+def convert_bitwise_not(ctx: Context, x: Tensor) -> Tensor:
+    element = tirx.Not if x.dtype == "bool" else tirx.bitwise_not
+    return pointwise(ctx, "bitwise_not", element, x, dtype=x.dtype)
+
+
+@converter("aten.isnan.default")
+def convert_isnan(ctx: Context, x: Tensor) -> Tensor:
+    if not is_float(x.dtype):
+        return pointwise(ctx, "isnan", lambda _: tirx.const(False, "bool"), x, dtype=x.dtype, result="bool")
+    return pointwise(ctx, "isnan", tirx.isnan, x, dtype=x.dtype, result="bool")
+
+
+@converter("aten.isinf.default")
+def convert_isinf(ctx: Context, x: Tensor) -> Tensor:
+    def element(value: Any) -> Any:
+        if not is_float(x.dtype):
+            return tirx.const(False, "bool")
+        return tirx.EQ(tirx.abs(value), tirx.infinity(x.dtype))
+
+    return pointwise(ctx, "isinf", element, x, dtype=x.dtype, result="bool")
+
+
+# --- choice and conversion -----------------------------------------------------------------------------
+
+
+def choose(ctx: Context, condition: Tensor, yes: Operand, no: Operand, dtype: str) -> Tensor:
+    """``yes`` where the condition holds, else ``no``."""
+    shape = broadcast(*(o.shape for o in (condition, yes, no) if isinstance(o, Tensor)))
+    operands = [condition, yes, no]
+    inputs = [o for o in operands if isinstance(o, Tensor) and _number(o) is None]
+
+    def value(scope: Any, tensors: tuple[Any, ...], position: tuple[Any, ...]) -> Any:
+        remaining = iter(tensors)
+        elements = []
+        for operand, wanted in zip(operands, ("bool", dtype, dtype), strict=True):
+            number = _number(operand)
+            if number is not None:
+                elements.append(scope.number(number, wanted))
+            else:
+                read = next(remaining)(*broadcast_index(operand.shape, position))
+                elements.append(convert(read, wanted))
+        return tirx.Select(*elements)
+
+    return ctx.compute("where", inputs, shape, dtype, value)
+
+
+@converter("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+def convert_where(ctx: Context, condition: Tensor, x: Operand, other: Operand) -> Tensor:
+    return choose(ctx, condition, x, other, dtype_of_result(ctx))
+
+
+@converter("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def convert_masked_fill(ctx: Context, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    return choose(ctx, mask, value, x, dtype_of_result(ctx))
+
+
+@converter(
+    "aten._to_copy.default",
+    "aten.to.dtype",
+    "prims.convert_element_type.default",
+)
+def convert_to_copy(ctx: Context, x: Tensor) -> Tensor:
+    return ctx.cast(x, dtype_of_result(ctx))
+
+
+@converter(
+    "aten.clone.default",
+    "aten.contiguous.default",
+    "aten.alias.default",
+    "aten.detach.default",
+    "aten.lift_fresh_copy.default",
+)
+def convert_clone(ctx: Context, x: Tensor) -> Tensor:
+    return x  # nothing in the graph writes to a tensor, so the same one will do

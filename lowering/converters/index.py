@@ -1,0 +1,122 @@
+"""Reads at positions that are themselves data.
+
+A position outside of the table is an error in eager mode. Where the positions are a user's input as
+it came, the contract guards them and they are used as they are. Positions that the graph computes
+are clamped, so that no kernel reads outside of its table, and reported in ``Lowered``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from ..context import Context, Unsupported, axis_of, broadcast, broadcast_index
+from ..symbols import Size
+from ..tensor import Tensor
+from .registry import converter
+
+
+def position_in(ctx: Context, index: Tensor, size: Size, *, wraps: bool) -> Any:
+    """A function ``(scope, value)`` that makes a safe position of an element of ``index``.
+
+    ``wraps``: negative positions count from the end, as in ``x[index]``.
+    """
+    guarded = index.source is not None and not wraps
+    if index.dtype not in ("int64", "int32", "int16", "int8", "uint8"):
+        raise Unsupported(f"with indices of dtype {index.dtype}", "integer indices")
+    if not guarded:
+        assert ctx.node is not None
+        ctx.unguarded.append(ctx.node.name)
+
+    def position(scope: Any, value: Any) -> Any:
+        value = value.astype("int64")
+        if guarded:
+            return value
+        zero, extent = tirx.IntImm("int64", 0), scope.size(size)
+        if wraps:
+            value = tirx.Select(value < zero, value + extent, value)
+        return tirx.max(tirx.min(value, extent - tirx.IntImm("int64", 1)), zero)
+
+    return position
+
+
+@converter("aten.embedding.default")
+def convert_embedding(
+    ctx: Context,
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: Any,
+    scale_grad_by_freq: Any,
+    sparse: Any,
+) -> Tensor:
+    shape = (*indices.shape, *weight.shape[1:])
+    safe = position_in(ctx, indices, weight.shape[0], wraps=False)
+
+    def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+        table, ids = tensors
+        row = safe(scope, ids(*position[: indices.rank]))
+        return table(row, *position[indices.rank :])
+
+    return ctx.compute("embedding", [weight, indices], shape, weight.dtype, element)
+
+
+@converter("aten.index_select.default")
+def convert_index_select(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
+    axis = axis_of(dim, x.rank)
+    flat = index if index.rank else ctx.reshape(index, (1,))
+    safe = position_in(ctx, index, x.shape[axis], wraps=False)
+    shape = (*x.shape[:axis], flat.shape[0], *x.shape[axis + 1 :])
+
+    def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+        source, ids = tensors
+        at = safe(scope, ids(position[axis]))
+        return source(*position[:axis], at, *position[axis + 1 :])
+
+    return ctx.compute("index_select", [x, flat], shape, x.dtype, element)
+
+
+@converter("aten.gather.default")
+def convert_gather(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
+    if not x.rank or not index.rank:
+        raise Unsupported("of a tensor without axes")
+    axis = axis_of(dim, x.rank)
+    safe = position_in(ctx, index, x.shape[axis], wraps=False)
+
+    def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+        source, ids = tensors
+        at = safe(scope, ids(*position))
+        return source(*position[:axis], at, *position[axis + 1 :])
+
+    return ctx.compute("gather", [x, index], index.shape, x.dtype, element)
+
+
+@converter("aten.index.Tensor")
+def convert_index(ctx: Context, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    picked = {axis: index for axis, index in enumerate(indices) if index is not None}
+    if any(index.dtype == "bool" for index in picked.values()):
+        raise Unsupported("with a boolean mask", "torch.where, which keeps the shape")
+    common = broadcast(*(index.shape for index in picked.values()))
+    axes = sorted(picked)
+    adjacent = axes == list(range(axes[0], axes[-1] + 1))
+    # The common shape stands where the indices stood, or in front if they stood apart.
+    front = axes[0] if adjacent else 0
+    others = [axis for axis in range(x.rank) if axis not in picked]
+    before = [axis for axis in others if axis < front] if adjacent else []
+    after = [axis for axis in others if axis not in before]
+    shape = (*(x.shape[a] for a in before), *common, *(x.shape[a] for a in after))
+    safe = {
+        axis: position_in(ctx, index, x.shape[axis], wraps=True) for axis, index in picked.items()
+    }
+
+    def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+        source, *ids = tensors
+        middle = position[len(before) : len(before) + len(common)]
+        rest = position[: len(before)] + position[len(before) + len(common) :]
+        where: dict[int, Any] = dict(zip(before + after, rest, strict=True))
+        for (axis, index), values in zip(picked.items(), ids, strict=True):
+            where[axis] = safe[axis](scope, values(*broadcast_index(index.shape, middle)))
+        return source(*(where[axis] for axis in range(x.rank)))
+
+    return ctx.compute("index", [x, *picked.values()], shape, x.dtype, element)

@@ -1,0 +1,181 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from ..context import Context, Unsupported, broadcast, broadcast_index
+from ..kernels import gemm
+from ..symbols import Scalar, Shape, Symbols, product
+from ..tensor import Constant, Tensor
+from . import elementwise
+from .elementwise import pointwise
+from .registry import converter
+
+ACTIVATIONS = {
+    "relu": elementwise.relu,
+    "gelu": elementwise.gelu,
+    "gelu_tanh": elementwise.gelu_tanh,
+    "silu": elementwise.silu,
+}
+
+
+def linear(
+    ctx: Context,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """act(x Wᵀ + bias) + residual, with the weight ``[n, k]`` packed at export where it can be."""
+    shape = (*x.shape[:-1], weight.shape[0])
+    if weight.constant is not None and x.dtype == weight.dtype == "float32":
+        return _packed(ctx, x, weight.constant, bias, activation, residual)
+    wide = weight if x.rank <= 2 else ctx.reshape(weight, (1,) * (x.rank - 2) + weight.shape)
+    left = x if x.rank > 1 else ctx.reshape(x, (1, *x.shape))
+    result = matrix_product(ctx, left, wide, transpose_b=True)
+    result = ctx.reshape(result, shape)
+    if bias is not None:
+        result = pointwise(ctx, "add", lambda a, b: a + b, result, bias, dtype=x.dtype)
+    if activation is not None:
+        result = pointwise(ctx, activation, ACTIVATIONS[activation], result, dtype=x.dtype)
+    if residual is not None:
+        result = pointwise(ctx, "add", lambda a, b: a + b, result, residual, dtype=x.dtype)
+    return result
+
+
+def _packed(
+    ctx: Context,
+    x: Tensor,
+    weight: Constant,
+    bias: Tensor | None,
+    activation: str | None,
+    residual: Tensor | None,
+) -> Tensor:
+    n, k = weight.value.shape
+    shape = (*x.shape[:-1], n)
+    flat = (product(x.shape[:-1]), n)
+    packed = ctx.derived(weight, f"packed{gemm.PANEL}", gemm.pack)
+    inputs = [ctx.reshape(x, (flat[0], k)), packed]
+    if bias is not None:
+        inputs.append(bias)
+    if residual is not None:
+        inputs.append(ctx.reshape(residual, flat))
+    function = gemm.gemm(
+        n,
+        k,
+        bias=bias is not None,
+        activation=activation,
+        residual=residual is not None,
+        target=ctx.target,
+    )
+    return ctx.reshape(ctx.call(function, inputs, flat, "float32"), shape)
+
+
+def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = False) -> Tensor:
+    """``a @ b`` (or ``a @ bᵀ``) of tensors with two axes or more; the outer ones broadcast.
+
+    Integers are exact, in the dtype of the operands, as in eager mode.
+    """
+    if a.dtype != b.dtype:
+        raise Unsupported(f"of {a.dtype} and {b.dtype}")
+    rows, inner = a.shape[-2:]
+    columns = b.shape[-2] if transpose_b else b.shape[-1]
+    outer = broadcast(a.shape[:-2], b.shape[:-2])
+    shape: Shape = (*outer, rows, columns)
+
+    def build(scope: Symbols, left: te.Tensor, right: te.Tensor) -> te.Tensor:
+        over = te.reduce_axis((tirx.IntImm("int64", 0), scope.size(inner)), name="k")
+
+        def element(*position: Any) -> Any:
+            *where, row, column = position
+            at_left = broadcast_index(a.shape[:-2], where)
+            at_right = broadcast_index(b.shape[:-2], where)
+            right_index = [column, over.var] if transpose_b else [over.var, column]
+            return te.sum(
+                left(*at_left, row, over.var) * right(*at_right, *right_index), axis=[over]
+            )
+
+        return te.compute(scope.shape(shape), element, name="matmul")
+
+    return ctx.kernel("matmul", build, [a, b], shape, a.dtype)
+
+
+def product_of(ctx: Context, a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b``; a constant matrix on the right is packed."""
+    if b.constant is not None and b.rank == 2 and a.dtype == b.dtype == "float32":
+        turned = Constant(f"{b.constant.name}:t", b.constant.value.t())
+        return _packed(ctx, a, turned, None, None, None)
+    return matrix_product(ctx, a, b)
+
+
+@converter("aten.linear.default")
+def convert_linear(ctx: Context, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return linear(ctx, input, weight, bias)
+
+
+@converter("aten.mm.default")
+def convert_mm(ctx: Context, x: Tensor, mat2: Tensor) -> Tensor:
+    return product_of(ctx, x, mat2)
+
+
+@converter("aten.bmm.default")
+def convert_bmm(ctx: Context, x: Tensor, mat2: Tensor) -> Tensor:
+    return product_of(ctx, x, mat2)
+
+
+@converter("aten.matmul.default")
+def convert_matmul(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
+    left = x if x.rank > 1 else ctx.reshape(x, (1, *x.shape))
+    right = other if other.rank > 1 else ctx.reshape(other, (*other.shape, 1))
+    result = product_of(ctx, left, right)
+    shape = list(result.shape)
+    if other.rank == 1:
+        del shape[-1]
+    if x.rank == 1:
+        del shape[-2 if other.rank > 1 else -1]
+    return ctx.reshape(result, tuple(shape))
+
+
+@converter("aten.dot.default")
+def convert_dot(ctx: Context, x: Tensor, tensor: Tensor) -> Tensor:
+    return convert_matmul(ctx, x, tensor)
+
+
+@converter("aten.mv.default")
+def convert_mv(ctx: Context, x: Tensor, vec: Tensor) -> Tensor:
+    return convert_matmul(ctx, x, vec)
+
+
+@converter("aten.addmm.default")
+def convert_addmm(
+    ctx: Context, x: Tensor, mat1: Tensor, mat2: Tensor, beta: Scalar, alpha: Scalar
+) -> Tensor:
+    return _sum_with(ctx, x, product_of(ctx, mat1, mat2), beta, alpha)
+
+
+@converter("aten.baddbmm.default")
+def convert_baddbmm(
+    ctx: Context, x: Tensor, batch1: Tensor, batch2: Tensor, beta: Scalar, alpha: Scalar
+) -> Tensor:
+    return _sum_with(ctx, x, product_of(ctx, batch1, batch2), beta, alpha)
+
+
+def _sum_with(ctx: Context, x: Tensor, result: Tensor, beta: Scalar, alpha: Scalar) -> Tensor:
+    """``beta * x + alpha * result``; for beta 0 torch does not read ``x``, NaN or not."""
+    if not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
+        raise Unsupported("with alpha or beta that are not constants")
+    dtype = result.dtype
+    if beta == 0:
+        return pointwise(ctx, "scale", lambda a, b: a * b, result, alpha, dtype=dtype)
+    if alpha == beta == 1:
+        return pointwise(ctx, "add", lambda a, b: a + b, x, result, dtype=dtype)
+
+    def element(a: Any, b: Any) -> Any:
+        return tirx.const(beta, dtype) * a + tirx.const(alpha, dtype) * b
+
+    return pointwise(ctx, "add", element, x, result, dtype=dtype)

@@ -1,0 +1,156 @@
+"""Normalizations and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import te, tirx
+
+from ..context import Context, Unsupported, axis_of
+from ..symbols import product
+from ..tensor import Tensor
+from .elementwise import dtype_of_result, pointwise
+from .reduce import mean, reduce, variance
+from .registry import converter
+
+
+def normalize(
+    ctx: Context,
+    x: Tensor,
+    center: Tensor,
+    spread: Tensor,
+    eps: float,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """(x - center) / sqrt(spread + eps) * weight + bias, all broadcast to ``x``."""
+    extra = [t for t in (weight, bias) if t is not None]
+
+    def element(value: Any, middle: Any, square: Any, *affine: Any) -> Any:
+        scale = tirx.const(1, x.dtype) / tirx.sqrt(square + tirx.const(eps, x.dtype))
+        result = (value - middle) * scale
+        rest = list(affine)
+        if weight is not None:
+            result = result * rest.pop(0)
+        if bias is not None:
+            result = result + rest.pop(0)
+        return result
+
+    return pointwise(ctx, "normalize", element, x, center, spread, *extra, dtype=x.dtype)
+
+
+@converter("aten.layer_norm.default")
+def convert_layer_norm(
+    ctx: Context,
+    input: Tensor,
+    normalized_shape: Sequence[Any],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    cudnn_enable: Any,
+) -> Tensor:
+    axes = list(range(input.rank - len(normalized_shape), input.rank))
+    center = mean(ctx, input, axes, True, input.dtype)
+    spread = variance(ctx, input, axes, 0, True)
+    return normalize(ctx, input, center, spread, eps, weight, bias)
+
+
+@converter("aten.rms_norm.default")
+def convert_rms_norm(
+    ctx: Context,
+    input: Tensor,
+    normalized_shape: Sequence[Any],
+    weight: Tensor | None,
+    eps: float | None,
+) -> Tensor:
+    axes = list(range(input.rank - len(normalized_shape), input.rank))
+    dtype = input.dtype
+    offset = {"float32": 2.0**-23, "float64": 2.0**-52}[dtype] if eps is None else eps
+    squares = pointwise(ctx, "squares", lambda a: a * a, input, dtype=dtype)
+    spread = mean(ctx, squares, axes, True, dtype)
+
+    def element(value: Any, square: Any, *scale: Any) -> Any:
+        result = value / tirx.sqrt(square + tirx.const(offset, dtype))
+        return result * scale[0] if scale else result
+
+    extra = [] if weight is None else [weight]
+    return pointwise(ctx, "rms_norm", element, input, spread, *extra, dtype=dtype)
+
+
+@converter("aten.group_norm.default")
+def convert_group_norm(
+    ctx: Context,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    cudnn_enabled: Any,
+) -> Tensor:
+    batch, channels, *inner = input.shape
+    if not isinstance(channels, int):
+        raise Unsupported("with a number of channels that varies")
+    per_group = channels // num_groups
+    grouped = ctx.reshape(input, (batch, num_groups, product((per_group, *inner))))
+    center = mean(ctx, grouped, [2], True, input.dtype)
+    spread = variance(ctx, grouped, [2], 0, True)
+    plain = ctx.reshape(
+        normalize(ctx, grouped, center, spread, eps, None, None), input.shape
+    )
+    column = (channels, *(1 for _ in inner))
+    scale = [ctx.reshape(t, column) for t in (weight, bias) if t is not None]
+    if not scale:
+        return plain
+
+    def element(value: Any, *affine: Any) -> Any:
+        rest = list(affine)
+        if weight is not None:
+            value = value * rest.pop(0)
+        return value + rest.pop(0) if bias is not None else value
+
+    return pointwise(ctx, "affine", element, plain, *scale, dtype=input.dtype)
+
+
+@converter("aten._native_batch_norm_legit_no_training.default")
+def convert_batch_norm(
+    ctx: Context,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: Any,
+    eps: float,
+) -> list[Tensor | None]:
+    channels = input.shape[1]
+    column = (channels, *(1 for _ in input.shape[2:]))
+    operands = [
+        None if t is None else ctx.reshape(t, column)
+        for t in (running_mean, running_var, weight, bias)
+    ]
+    center, spread, scale, offset = operands
+    assert center is not None and spread is not None
+    return [normalize(ctx, input, center, spread, eps, scale, offset), None, None]
+
+
+def softmax(ctx: Context, x: Tensor, axis: int, *, log: bool = False) -> Tensor:
+    highest = reduce(ctx, "max", te.max, x, [axis], True, x.dtype)
+    shifted = pointwise(ctx, "subtract", lambda a, b: a - b, x, highest, dtype=x.dtype)
+    powers = pointwise(ctx, "exp", tirx.exp, shifted, dtype=x.dtype)
+    total = reduce(ctx, "sum", te.sum, powers, [axis], True, x.dtype)
+    if log:
+        return pointwise(
+            ctx, "log_softmax", lambda a, b: a - tirx.log(b), shifted, total, dtype=x.dtype
+        )
+    return pointwise(ctx, "softmax", lambda a, b: a / b, powers, total, dtype=x.dtype)
+
+
+@converter("aten.softmax.int", "aten._softmax.default")
+def convert_softmax(ctx: Context, x: Tensor, dim: int) -> Tensor:
+    return softmax(ctx, ctx.cast(x, dtype_of_result(ctx)), axis_of(dim, x.rank))
+
+
+@converter("aten.log_softmax.int", "aten._log_softmax.default")
+def convert_log_softmax(ctx: Context, x: Tensor, dim: int) -> Tensor:
+    return softmax(ctx, ctx.cast(x, dtype_of_result(ctx)), axis_of(dim, x.rank), log=True)

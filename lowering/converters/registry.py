@@ -1,0 +1,78 @@
+"""The allow-list: which ATen ops are lowered, and by which function.
+
+A converter is a function ``(ctx, *, named arguments of the op's schema)``; the schema's ``self`` is
+called ``x``. Arguments are bound by name and defaults filled in, as the schema says. An argument
+that a converter does not take must have its default value, else the use is refused; so nothing is
+ever dropped. Tensors arrive as `Tensor`, sizes and numbers as ints, floats or sympy expressions,
+lists as tuples.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..context import Context, Unsupported
+
+Converter = Callable[..., Any]
+
+CONVERTERS: dict[str, Converter] = {}
+_PARAMETERS: dict[Converter, frozenset[str]] = {}
+
+# Where a result lies and how it is laid out is not the graph's business; its dtype is taken from
+# the trace's own result, which every converter's result is held against.
+_IMMATERIAL = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "dtype"})
+
+
+def converter(*names: str) -> Callable[[Converter], Converter]:
+    """Register a converter for ops by name, such as ``aten.linear.default``."""
+
+    def register(function: Converter) -> Converter:
+        _PARAMETERS[function] = frozenset(list(inspect.signature(function).parameters)[1:])
+        for name in names:
+            if name in CONVERTERS:
+                raise ValueError(f"{name} has two converters")
+            CONVERTERS[name] = function
+        return function
+
+    return register
+
+
+def bind(node: torch.fx.Node) -> dict[str, Any]:
+    """The arguments of a node by the names of the op's schema, defaults filled in."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    bound: dict[str, Any] = {}
+    for position, argument in enumerate(node.target._schema.arguments):
+        if position < len(node.args):
+            value = node.args[position]
+        elif argument.name in node.kwargs:
+            value = node.kwargs[argument.name]
+        else:
+            value = argument.default_value
+        bound["x" if argument.name == "self" else argument.name] = value
+    return bound
+
+
+def convert_node(ctx: Context, node: torch.fx.Node, read: Callable[[Any], Any]) -> Any:
+    """Lower one call. ``read`` turns an argument of the node into what a converter takes.
+
+    Raises:
+        Unsupported: no converter, or not for these arguments.
+    """
+    function = CONVERTERS.get(str(node.target))
+    if function is None:
+        raise Unsupported
+    arguments = bind(node)
+    defaults = {
+        "x" if argument.name == "self" else argument.name: argument.default_value
+        for argument in node.target._schema.arguments  # type: ignore[union-attr]
+    }
+    taken = _PARAMETERS[function]
+    for name, value in arguments.items():
+        if name not in taken and name not in _IMMATERIAL and value != defaults[name]:
+            raise Unsupported(f"with {name}={value}")
+    ctx.node = node
+    return function(ctx, **{name: read(value) for name, value in arguments.items() if name in taken})

@@ -1,0 +1,336 @@
+"""The importer: an FX graph becomes a Relax function, node by node, each held against the trace."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+from torch.export.graph_signature import InputKind
+from tvm import IRModule, relax
+
+from ..artifacts.errors import Diagnostic, ExportError
+from . import epilogue
+from .context import Context, Unsupported, constant_tensor
+from .converters.linear import linear
+from .converters.registry import bind, convert_node
+from .decompose import CHECKS
+from .locations import user_location
+from .symbols import NoForm, as_shape, as_size, same
+from .targets import CpuTarget
+from .tensor import DTYPES, Constant, Tensor
+from .weights import WeightStore
+
+ENTRY = "main"
+_SMALL = 1 << 16  # bytes that a constant expression may grow to beyond its operands
+
+
+@dataclass(frozen=True)
+class BuiltGraph:
+    """A Relax module and the order of the arguments of its function `ENTRY`."""
+
+    module: IRModule
+    inputs: tuple[int, ...]
+    sizes: tuple[str, ...]
+    weights: tuple[str, ...]
+    results: int
+    unguarded_indices: tuple[str, ...]
+
+
+def build(
+    program: torch.export.ExportedProgram,
+    constants: Mapping[str, Constant],
+    target: CpuTarget,
+    weights: WeightStore,
+) -> BuiltGraph:
+    """Lower a decomposed program to Relax for one target.
+
+    Args:
+        constants: by the names of their placeholders.
+        weights: takes the constants that are used.
+
+    Raises:
+        ExportError: ops that have no converter, all of them (TC501); a result that is not what the
+            trace says (TC502).
+    """
+    return _Importer(program, constants, target, weights).run()
+
+
+class _Importer:
+    def __init__(
+        self,
+        program: torch.export.ExportedProgram,
+        constants: Mapping[str, Constant],
+        target: CpuTarget,
+        weights: WeightStore,
+    ) -> None:
+        self.program = program
+        self.constants = constants
+        self.ctx = Context(relax.BlockBuilder(), target, weights)
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.inputs: dict[int, relax.Var] = {}
+        self.bound: set[str] = set()
+        self.unsupported: list[tuple[torch.fx.Node, Unsupported]] = []
+        self.epilogues = epilogue.find(program.graph)
+        self.absorbed = {found.linear for found in self.epilogues.values()}
+
+    def run(self) -> BuiltGraph:
+        builder = self.ctx.builder
+        with builder.function(ENTRY):
+            with builder.dataflow():
+                self._placeholders()
+                for node in self.program.graph.nodes:
+                    if node.op == "call_function":
+                        self._call(node)
+                if self.unsupported:
+                    raise ExportError(_report(self.unsupported))
+                results = self._results()
+                output = builder.emit_output(relax.Tuple(results))
+            sizes = tuple(sorted(set(self.ctx.symbols.variables) - self.bound))
+            parameters = list(self.inputs.values())
+            if sizes:
+                values = [self.ctx.symbols.variable(name) for name in sizes]
+                parameters.append(relax.Var("sizes", relax.ShapeType(values)))
+            parameters += self.ctx.parameters.values()
+            builder.emit_func_output(output, parameters)
+        return BuiltGraph(
+            module=builder.finalize(),
+            inputs=tuple(self.inputs),
+            sizes=sizes,
+            weights=tuple(self.ctx.parameters),
+            results=len(results),
+            unguarded_indices=tuple(self.ctx.unguarded),
+        )
+
+    # --- ends of the graph --------------------------------------------------------------------
+
+    def _placeholders(self) -> None:
+        placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
+        specs = self.program.graph_signature.input_specs
+        index = 0
+        for node, spec in zip(placeholders, specs, strict=True):
+            if spec.kind is not InputKind.USER_INPUT:
+                self.values[node] = constant_tensor(self.constants[node.name])
+                continue
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                self.values[node] = self._input(node, value, index)
+            elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                self.values[node] = as_size(value)
+            else:
+                self.values[node] = getattr(spec.arg, "value", value)
+            index += 1
+
+    def _input(self, node: torch.fx.Node, value: torch.Tensor, index: int) -> Tensor:
+        if value.dtype not in DTYPES:
+            self.unsupported.append((node, Unsupported(f"of dtype {value.dtype}")))
+            return Tensor(as_shape(value.shape), "float32", argument=True)
+        dtype, shape = DTYPES[value.dtype], as_shape(value.shape)
+        ty = relax.TensorType(self.ctx.symbols.shape(shape), dtype)
+        variable = relax.Var(f"x{index}", ty)
+        self.inputs[index] = variable
+        self.bound |= {size.name for size in shape if isinstance(size, sympy.Symbol)}
+        return Tensor(shape, dtype, variable, argument=True, source=index)
+
+    def _results(self) -> list[relax.Var]:
+        """The tensors among the outputs, in order, none in memory that is the caller's."""
+        output = next(node for node in self.program.graph.nodes if node.op == "output")
+        results = []
+        for value in output.args[0]:
+            value = self._read(value)
+            if not isinstance(value, Tensor):
+                continue
+            if value.argument:
+                value = self.ctx.copy(value)
+            results.append(self.ctx.variable(value))
+        return results
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    def _call(self, node: torch.fx.Node) -> None:
+        if str(node.target) in CHECKS or node in self.absorbed:
+            return
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
+            self.values[node] = self._scalar(node, value)
+            return
+        if node.target is operator.getitem:
+            result = self.values[node.args[0]][node.args[1]]
+            if result is None and node.users:
+                self.unsupported.append(
+                    (node.args[0], Unsupported(f"with its result number {node.args[1]}"))
+                )
+                result = self._stand_in(node)
+            self.values[node] = result
+            return
+        try:
+            result = self._fold(node)
+            if result is None:
+                result = self._emit(node)
+        except (Unsupported, NoForm) as error:
+            reason = error if isinstance(error, Unsupported) else Unsupported(f"with {error}")
+            self.unsupported.append((node, reason))
+            self.values[node] = self._stand_in(node)
+            return
+        if isinstance(result, list):
+            self.values[node] = [
+                None if part is None else self._held(node, part, fake)
+                for part, fake in zip(result, value, strict=True)
+            ]
+        else:
+            self.values[node] = self._held(node, result, value)
+
+    def _scalar(self, node: torch.fx.Node, value: Any) -> Any:
+        """A number of the trace, from its own expression. A value that is read out of a tensor must
+        be one that the caller can pass: an element of an input."""
+        if str(node.target) in ("aten._local_scalar_dense.default", "aten.item.default"):
+            source = self._read(node.args[0])
+            if not isinstance(value, torch.SymInt) or source.source is None:
+                self.unsupported.append(
+                    (
+                        node,
+                        Unsupported(
+                            "of a value that the model computes", "keep the value in a tensor"
+                        ),
+                    )
+                )
+        return as_size(value)
+
+    def _emit(self, node: torch.fx.Node) -> Any:
+        if node not in self.epilogues:
+            return convert_node(self.ctx, node, self._read)
+        found = self.epilogues[node]
+        arguments = {name: self._read(value) for name, value in bind(found.linear).items()}
+        self.ctx.node = node
+        return linear(
+            self.ctx,
+            arguments["input"],
+            arguments["weight"],
+            arguments["bias"],
+            activation=found.activation,
+        )
+
+    def _read(self, argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            return self.values[argument]
+        if isinstance(argument, (list, tuple)):
+            return tuple(self._read(item) for item in argument)
+        if isinstance(argument, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return as_size(argument)
+        return argument
+
+    def _fold(self, node: torch.fx.Node) -> Tensor | None:
+        """The value of an op all of whose operands are constants, computed by torch itself."""
+        operands: list[Constant] = []
+
+        def value_of(argument: Any) -> Any:
+            if isinstance(argument, Tensor):
+                if argument.constant is None:
+                    raise LookupError
+                operands.append(argument.constant)
+                return argument.constant.value
+            if isinstance(argument, tuple):
+                return tuple(value_of(item) for item in argument)
+            if isinstance(argument, sympy.Basic):
+                raise LookupError
+            return argument
+
+        expected = node.meta["val"]
+        if not isinstance(expected, torch.Tensor) or expected.dtype not in DTYPES:
+            return None
+        if not all(isinstance(size, int) for size in as_shape(expected.shape)):
+            return None
+        try:
+            arguments = [value_of(self._read(argument)) for argument in node.args]
+            keywords = {name: value_of(self._read(v)) for name, v in node.kwargs.items()}
+        except LookupError:
+            return None
+        if not operands:
+            return None
+        size = expected.numel() * expected.element_size()
+        if size > max(_SMALL, sum(o.value.numel() * o.value.element_size() for o in operands)):
+            return None
+        with torch.no_grad():
+            value = node.target(*arguments, **keywords)  # type: ignore[operator]
+        value = value.clone(memory_format=torch.contiguous_format)
+        return constant_tensor(Constant(f"{operands[0].name}:{node.name}", value))
+
+    # --- held against the trace ---------------------------------------------------------------
+
+    def _held(self, node: torch.fx.Node, result: Tensor, value: torch.Tensor) -> Tensor:
+        """The result, if it has the dtype and the shape that the trace says.
+
+        Where the two shapes cannot be compared, a check at run time is emitted.
+        """
+        shape, dtype = as_shape(value.shape), DTYPES.get(value.dtype)
+        if result.dtype != dtype or len(shape) != result.rank:
+            raise ExportError(_disagreement(node, result, value))
+        answers = [same(a, b) for a, b in zip(shape, result.shape, strict=True)]
+        if False in answers:
+            raise ExportError(_disagreement(node, result, value))
+        if result.constant is not None or shape == result.shape:
+            return result
+        ty = relax.TensorType(self.ctx.symbols.shape(shape), dtype)
+        variable = self.ctx.builder.match_cast(self.ctx.variable(result), ty)
+        return replace(result, shape=shape, variable=variable)
+
+    def _stand_in(self, node: torch.fx.Node) -> Any:
+        """Something in the place of an unsupported op's result, so that the rest is looked at, too."""
+
+        def tensor(value: Any) -> Tensor | None:
+            if not isinstance(value, torch.Tensor):
+                return None
+            shape, dtype = as_shape(value.shape), DTYPES.get(value.dtype, "float32")
+            ty = relax.TensorType(self.ctx.symbols.shape(shape), dtype)
+            return Tensor(shape, dtype, relax.Var(node.name, ty))
+
+        value = node.meta["val"]
+        return [tensor(v) for v in value] if isinstance(value, (list, tuple)) else tensor(value)
+
+
+def _disagreement(node: torch.fx.Node, result: Tensor, value: torch.Tensor) -> Diagnostic:
+    sizes = ", ".join(str(size) for size in result.shape)
+    wanted = ", ".join(str(size) for size in value.shape)
+    return Diagnostic(
+        "TC502",
+        f"{node.target}: lowered to {result.dtype}[{sizes}], traced as "
+        f"{str(value.dtype).removeprefix('torch.')}[{wanted}]",
+        user_location(node.meta.get("stack_trace")),
+    )
+
+
+def _report(found: list[tuple[torch.fx.Node, Unsupported]]) -> list[Diagnostic]:
+    """One diagnostic for each distinct op and reason, in the order of the graph."""
+    names = [f"{_op(node)} {error.reason}".strip() for node, error in found]
+    counts = Counter(names)
+    diagnostics = []
+    for name, (node, error) in zip(names, found, strict=True):
+        if name not in counts:
+            continue
+        count = counts.pop(name)
+        times = "once" if count == 1 else f"{count} times"
+        path = _module_path(node)
+        where = f" in {path}" if path else ""
+        diagnostics.append(
+            Diagnostic(
+                "TC501",
+                f"{name} is not supported ({times}, first{where or ' at the top level'})",
+                user_location(node.meta.get("stack_trace")),
+                tries=(error.tries,) if error.tries else (),
+            )
+        )
+    return diagnostics
+
+
+def _op(node: torch.fx.Node) -> str:
+    return f"input {node.name}" if node.op == "placeholder" else str(node.target)
+
+
+def _module_path(node: torch.fx.Node) -> str:
+    """The path of the innermost module that the op was called in, such as ``encoder.layers.0``."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return str(list(stack.values())[-1][0]) if stack else ""

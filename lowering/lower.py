@@ -1,0 +1,119 @@
+"""`lower`: a traced program to binaries, in a child process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from ..artifacts.errors import Diagnostic, ExportError
+from .targets import CPU_TARGETS
+from .worker import Answer, Progress, Request, answer_path, library_path, weights_path
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The binaries of a program, and how the compiled function ``main`` is called.
+
+    Its arguments are: the tensors among the flat user inputs at the indices ``inputs``; then, if
+    there are ``sizes``, one shape with the values of these torch symbols; then the tensors
+    ``weights`` of ``weights_file``. It returns an array of ``results`` tensors, the tensors among
+    the graph's outputs in their order.
+    """
+
+    inputs: tuple[int, ...]
+    sizes: tuple[str, ...]
+    weights: tuple[str, ...]
+    weights_file: Path
+    results: int
+    libraries: dict[str, Path]
+    linker: str
+    libc: str
+    unguarded_indices: tuple[str, ...] = ()
+
+
+def lower(
+    program: torch.export.ExportedProgram,
+    targets: tuple[str, ...],
+    workdir: Path,
+    progress: Callable[[str, float], None],
+) -> Lowered:
+    """Compile a program for CPU targets (names in `targets.CPU_TARGETS`).
+
+    Args:
+        workdir: an existing folder for the files; what the answer names lies in it.
+        progress: told the name of each stage that is over, and its seconds.
+
+    Raises:
+        ExportError: an unknown target (TC506), no linker (TC505), ops that are not supported
+            (TC501), a mutation (TC103, TC104), random numbers (TC105), or a compiler that failed
+            (TC502, TC503).
+    """
+    unknown = [name for name in targets if name not in CPU_TARGETS]
+    if unknown or not targets:
+        known = ", ".join(CPU_TARGETS)
+        what = f"unknown target {unknown[0]!r}" if unknown else "no target is named"
+        raise ExportError(Diagnostic("TC506", what, notes=(f"known targets: {known}",)))
+    request = Request(str(workdir / "program.pt2"), targets, str(workdir))
+    torch.export.save(program, request.program)
+    request_path = workdir / "request.json"
+    request_path.write_bytes(msgspec.json.encode(request))
+    answer_path(workdir).unlink(missing_ok=True)
+    _run_worker(request_path, progress)
+    answer = msgspec.json.decode(answer_path(workdir).read_bytes(), type=Answer)
+    if answer.errors:
+        raise ExportError(answer.errors)
+    return Lowered(
+        inputs=answer.inputs,
+        sizes=answer.sizes,
+        weights=answer.weights,
+        weights_file=weights_path(workdir),
+        results=answer.results,
+        libraries={name: library_path(workdir, name) for name in targets},
+        linker=answer.linker,
+        libc=answer.libc,
+        unguarded_indices=answer.unguarded_indices,
+    )
+
+
+def _run_worker(request_path: Path, progress: Callable[[str, float], None]) -> None:
+    package = __package__ or "tcexport.lowering"
+    command = [sys.executable, "-m", f"{package}.worker", str(request_path)]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with tempfile.TemporaryFile() as stderr:
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+        )
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                done = msgspec.json.decode(line, type=Progress)
+                progress(done.stage, done.seconds)
+            status = child.wait()
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        if status == 0 and answer_path(request_path.parent).exists():
+            return
+        stderr.seek(0)
+        said = stderr.read().decode(errors="replace").splitlines()[-20:]
+    raise ExportError(
+        Diagnostic("TC503", f"the compiler's process {_ending(status)}", notes=tuple(said))
+    )
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit code {status}"
+    name = signal.Signals(-status).name
+    hint = " (out of memory?)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"

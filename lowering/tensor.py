@@ -1,0 +1,53 @@
+"""A tensor in the graph that is being lowered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .symbols import Shape
+
+# Everything else is refused: half-precision types need accumulation rules of their own.
+DTYPES: dict[torch.dtype, str] = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.int8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+}
+TORCH_DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A parameter, buffer or constant: its name in the weights file and its value, a clone."""
+
+    name: str
+    value: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value of the Relax function that is being built.
+
+    ``variable`` is None for a constant until a kernel asks for it, so that a weight which is only
+    used in packed form is stored in packed form only. ``argument`` says that the memory may be the
+    caller's (an input, a weight or a view of one), which must not be handed out as a result;
+    ``source`` is the index of the user input whose very elements these are, if any.
+    """
+
+    shape: Shape
+    dtype: str
+    variable: Any = field(default=None, compare=False)
+    constant: Constant | None = field(default=None, compare=False)
+    argument: bool = False
+    source: int | None = None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)

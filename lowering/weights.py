@@ -1,0 +1,66 @@
+"""The constants of a program, and the file that holds those which the kernels use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind
+
+from .tensor import Constant
+
+
+def constants(program: torch.export.ExportedProgram) -> dict[str, Constant]:
+    """The parameters, buffers and lifted constants by the names of their placeholders.
+
+    Values are cloned, so that nothing later can change them; tensors that share their memory (tied
+    weights) are one constant, under the name that comes first.
+    """
+    shared: dict[tuple[object, ...], Constant] = {}
+    found: dict[str, Constant] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            continue
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.persistent is not False:
+            value = program.state_dict[spec.target]
+        else:
+            value = program.constants[spec.target]
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"constant {spec.target} is a {type(value).__name__}")
+        key = (
+            value.untyped_storage().data_ptr(),
+            value.storage_offset(),
+            tuple(value.shape),
+            value.stride(),
+            value.dtype,
+        )
+        if value.numel() == 0:  # no memory, hence no address of its own
+            key = (spec.target,)
+        if key not in shared:
+            copy = value.detach().clone(memory_format=torch.contiguous_format)
+            shared[key] = Constant(spec.target, copy)
+        found[spec.arg.name] = shared[key]
+    return found
+
+
+class WeightStore:
+    """The constants that kernels use, in the order of their first use, each once.
+
+    One store serves all targets. `derive` computes a packed form once.
+    """
+
+    def __init__(self) -> None:
+        self._derived: dict[str, torch.Tensor] = {}
+        self.kept: dict[str, torch.Tensor] = {}
+
+    def derive(self, name: str, make: Callable[[], np.ndarray]) -> torch.Tensor:
+        if name not in self._derived:
+            self._derived[name] = torch.from_numpy(np.ascontiguousarray(make()))
+        return self._derived[name]
+
+    def keep(self, constant: Constant) -> None:
+        value = self.kept.setdefault(constant.name, constant.value)
+        if value is not constant.value and not torch.equal(value, constant.value):
+            raise ValueError(f"two weights are called {constant.name}")

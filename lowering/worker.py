@@ -1,0 +1,135 @@
+"""The child process that lowers a program: ``python -m tcexport.lowering.worker REQUEST``.
+
+A crash of TVM or of LLVM ends this process only. Progress goes to stdout, one JSON line for each
+stage; the answer, or the diagnostics, into a file.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from ..artifacts.errors import Diagnostic, ExportError
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What is to be lowered, and where the files go."""
+
+    program: str
+    targets: tuple[str, ...]
+    workdir: str
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A stage that is over, and how many seconds it took."""
+
+    stage: str
+    seconds: float
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The fields of `Lowered`, or why there is none."""
+
+    inputs: tuple[int, ...] = ()
+    sizes: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    results: int = 0
+    linker: str = ""
+    libc: str = ""
+    unguarded_indices: tuple[str, ...] = ()
+    errors: tuple[Diagnostic, ...] = ()
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    line = msgspec.json.encode(Progress(name, round(time.monotonic() - start, 3)))
+    print(line.decode(), flush=True)
+
+
+def main(request_path: str) -> None:
+    request = msgspec.json.decode(Path(request_path).read_bytes(), type=Request)
+    workdir = Path(request.workdir)
+    try:
+        answer = run(Path(request.program), request.targets, workdir)
+    except ExportError as error:
+        answer = Answer(errors=error.diagnostics)
+    answer_path(workdir).write_bytes(msgspec.json.encode(answer))
+
+
+def answer_path(workdir: Path) -> Path:
+    return workdir / "answer.json"
+
+
+def weights_path(workdir: Path) -> Path:
+    return workdir / "weights.safetensors"
+
+
+def library_path(workdir: Path, target: str) -> Path:
+    return workdir / target / "model.so"
+
+
+def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
+    with stage("load compiler"):
+        import torch
+
+        from ..artifacts.weights import write_weights
+        from . import converters  # noqa: F401  (registers them)
+        from .decompose import decompose
+        from .elf import oldest_glibc
+        from .graph import build
+        from .link import find_linker, link
+        from .pipeline import compile_module
+        from .targets import CPU_TARGETS
+        from .weights import WeightStore, constants
+
+    linkers = {name: find_linker(CPU_TARGETS[name]) for name in targets}
+    with stage("decompose"):
+        program = decompose(torch.export.load(program_path))
+        values = constants(program)
+    store = WeightStore()
+    graphs = {}
+    with stage("convert"):
+        for name in targets:
+            graphs[name] = build(program, values, CPU_TARGETS[name], store)
+    first = graphs[targets[0]]
+    for name, graph in graphs.items():
+        if (graph.inputs, graph.sizes, graph.weights) != (first.inputs, first.sizes, first.weights):
+            raise AssertionError(f"{name} wants other arguments than {targets[0]}")
+    with stage("write weights"):
+        write_weights(
+            weights_path(workdir), {name: store.kept[name].numpy() for name in first.weights}
+        )
+    needs = []
+    for name in targets:
+        library = library_path(workdir, name)
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with stage(f"compile for {name}"):
+            executable = compile_module(graphs[name].module, CPU_TARGETS[name])
+        with stage(f"link for {name}"):
+            executable.export_library(
+                str(library),
+                fcompile=lambda output, objects, linker=linkers[name], **_: link(
+                    linker, [Path(item) for item in objects], Path(output)
+                ),
+            )
+        needs.append(oldest_glibc(library))
+    return Answer(
+        inputs=first.inputs,
+        sizes=first.sizes,
+        weights=first.weights,
+        results=first.results,
+        linker=", ".join(sorted({linker.version for linker in linkers.values()})),
+        libc=max(needs, key=lambda version: [int(part) for part in version.split(".")]),
+        unguarded_indices=first.unguarded_indices,
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
