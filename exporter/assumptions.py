@@ -39,7 +39,7 @@ def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
     """Read the assumptions of a fresh trace (never of a program that was saved and loaded).
 
     Raises:
-        ExportError: TC201 a dynamic axis that the trace fixed; TC211 an assumption without a form.
+        ExportError: TC211, an assumption without a form.
     """
     env = _get_shape_env(traced.program.graph_module)
     if env is None:
@@ -65,45 +65,21 @@ def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
     return Assumptions(symbols, values, _distinct(guards))
 
 
-def _bind_axes(
-    traced: Trace, env: Any
-) -> tuple[dict[sympy.Symbol, Expr], list[tuple[Any, Expr]]]:
+def _bind_axes(traced: Trace, env: Any) -> tuple[dict[sympy.Symbol, Expr], list[tuple[Any, Expr]]]:
     """Which dim each symbol is, and the axes that torch expressed through other symbols."""
     nodes = {node.name: node for node in traced.program.graph.nodes if node.op == "placeholder"}
     symbols: dict[sympy.Symbol, Expr] = {}
     equations: list[tuple[Any, Expr]] = []
-    for (path, _), axes, name in zip(
-        traced.bound.leaves, traced.shapes, traced.placeholders, strict=True
-    ):
+    for axes, name in zip(traced.shapes, traced.placeholders, strict=True):
         if axes is None:
             continue
-        for axis, (size, declared) in enumerate(
-            zip(nodes[name].meta["val"].shape, axes, strict=True)
-        ):
+        for size, declared in zip(nodes[name].meta["val"].shape, axes, strict=True):
             actual = env.replace(symbol_of(size))
-            if actual.is_Integer and dims_of(declared):
-                raise ExportError(_fixed_by_trace(path, axis, declared, int(actual), env))
             if isinstance(actual, sympy.Symbol) and actual not in symbols:
                 symbols[actual] = declared
-            else:
+            elif dims_of(declared):
                 equations.append((actual, declared))
     return symbols, equations
-
-
-def _fixed_by_trace(path: str, axis: int, declared: Expr, size: int, env: Any) -> Diagnostic:
-    locations = [
-        location_of(guard.sloc)
-        for guard in env.guards
-        if isinstance(guard.expr, sympy.Eq) and any(side == size for side in guard.expr.args)
-    ]
-    where = next((location for location in locations if location is not None), None)
-    names = " and ".join(sorted(dims_of(declared)))
-    return Diagnostic(
-        "TC201",
-        f"{render(declared)} can't be dynamic: the trace fixed {path} axis {axis} at {size}",
-        location=where,
-        tries=(f"leave {names} out of --dynamic", "change the line that needs this size"),
-    )
 
 
 def _bind_values(traced: Trace, symbols: dict[sympy.Symbol, Expr]) -> dict[str, int]:
@@ -124,27 +100,29 @@ def _bind_values(traced: Trace, symbols: dict[sympy.Symbol, Expr]) -> dict[str, 
         path = traced.bound.leaves[index][0]
         symbol = value.node.expr
         if isinstance(symbol, sympy.Symbol) and symbol not in symbols:
-            symbols[symbol] = path
-            values[path] = index
+            name = f"value({path})" if path in traced.sizes else path
+            symbols[symbol] = name
+            values[name] = index
     return values
 
 
-def _equation(
-    actual: Any, declared: Expr, symbols: Mapping[sympy.Symbol, Expr], env: Any
-) -> Guard:
-    """An axis that torch knows as ``actual`` must be what the user declared."""
-    where = _replacement_location(actual, env)
+def _equation(actual: Any, declared: Expr, symbols: Mapping[sympy.Symbol, Expr], env: Any) -> Guard:
+    """An axis that torch knows as ``actual`` (a number, where the trace fixed it) must be what the
+    user declared."""
+    where = _equation_location(actual, env)
     try:
         return Guard(("==", declared, to_expr(actual, symbols)), Origin("equal sizes", where))
     except Untranslatable as error:
         raise ExportError(_no_form(f"{render(declared)} == {actual}", str(error), where)) from None
 
 
-def _replacement_location(actual: Any, env: Any) -> Location | None:
-    """The user's line that made torch express one symbol through ``actual``."""
-    free = actual.free_symbols
+def _equation_location(actual: Any, env: Any) -> Location | None:
+    """The user's line that made torch express a size through ``actual``."""
     for guard in env.guards:
-        if isinstance(guard.expr, sympy.Eq) and free & guard.expr.free_symbols:
+        if not isinstance(guard.expr, sympy.Eq):
+            continue
+        shared = actual.free_symbols & guard.expr.free_symbols
+        if shared or (actual.is_Integer and actual in guard.expr.args):
             location = location_of(guard.sloc)
             if location is not None:
                 return location

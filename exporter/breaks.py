@@ -23,7 +23,14 @@ _DATA = re.compile(r"data.dependent", re.IGNORECASE)
 _HINT = re.compile(r"^\s*Hint:\s*(?P<hint>.+)$", re.MULTILINE)
 _EXPLANATION = re.compile(r"^\s*Explanation:\s*(?P<text>.+)$", re.MULTILINE)
 # Hints of torch that are about torch.compile at run time, or about torch itself.
-_NOT_OURS = ("torch.compile", "torch._dynamo", "fullgraph", "file an issue", "report", "graph break")
+_NOT_OURS = (
+    "torch.compile",
+    "torch._dynamo",
+    "fullgraph",
+    "file an issue",
+    "report",
+    "graph break",
+)
 
 
 def explain_failure(error: BaseException) -> tuple[Diagnostic, bool]:
@@ -78,9 +85,7 @@ def eager_failure(error: BaseException) -> tuple[str, Location | None]:
 
 def _is_data_dependent(error: BaseException) -> bool:
     kind = getattr(error, "gb_type", None) or getattr(error, "case_name", None) or ""
-    return bool(_DATA.search(str(kind))) or isinstance(
-        error.__cause__, GuardOnDataDependentSymNode
-    )
+    return bool(_DATA.search(str(kind))) or isinstance(error.__cause__, GuardOnDataDependentSymNode)
 
 
 def _where(error: BaseException) -> Location | None:
@@ -106,8 +111,4 @@ def _explanation(error: BaseException) -> tuple[str, ...]:
 
 def _hints(error: BaseException) -> tuple[str, ...]:
     hints = [match["hint"].strip() for match in _HINT.finditer(str(error))]
-    return tuple(
-        hint for hint in hints if not any(word in hint.lower() for word in _NOT_OURS)
-    )
-
-
+    return tuple(hint for hint in hints if not any(word in hint.lower() for word in _NOT_OURS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,10 +39,11 @@ from ..artifacts.contract import (
     ValueSource,
 )
 from ..artifacts.errors import Diagnostic, ExportError, Location
-from ..artifacts.expr import ExprError, Expr, dims_of, evaluate, render
+from ..artifacts.expr import Expr, ExprError, dims_of, evaluate, render
 from .assumptions import Assumptions, extract
 from .indices import index_guards
-from .ranges import Fit, Request, fit
+from .ones import Retrace, admit_small_sizes
+from .ranges import Fit, Limits, Request, fit
 from .signature import child_path
 from .state import forbidden
 from .trace import Trace, symbol_of
@@ -58,11 +60,14 @@ class Derived:
     notes: tuple[Diagnostic, ...]
 
 
-def derive(traced: Trace, requests: Mapping[str, Request], *, narrow: bool) -> Derived:
+def derive(
+    traced: Trace, requests: Mapping[str, Request], retrace: Retrace, *, narrow: bool
+) -> Derived:
     """The contract of a trace.
 
     Args:
         requests: what was asked for each dynamic dim.
+        retrace: traces the model again with some dims fixed.
         narrow: take the provable part of a range that was given, in place of refusing.
 
     Raises:
@@ -75,7 +80,7 @@ def derive(traced: Trace, requests: Mapping[str, Request], *, narrow: bool) -> D
         raise ExportError(refused)
     assumptions = extract(traced, requests)
     size_guards, value_guards = index_guards(traced, assumptions.symbols)
-    guards = (*assumptions.guards, *size_guards)
+    guards = (*admit_small_sizes(traced, assumptions, requests, retrace), *size_guards)
     fitted = fit(requests, traced.sizes, guards)
     notes = _judge(fitted, requests, narrow=narrow)
     contract = Contract(
@@ -94,9 +99,7 @@ def derive(traced: Trace, requests: Mapping[str, Request], *, narrow: bool) -> D
 # --- promises -------------------------------------------------------------------------------------
 
 
-def _judge(
-    fitted: Fit, requests: Mapping[str, Request], *, narrow: bool
-) -> tuple[Diagnostic, ...]:
+def _judge(fitted: Fit, requests: Mapping[str, Request], *, narrow: bool) -> tuple[Diagnostic, ...]:
     """Refuse broken promises; say what became narrower where that was asked for."""
     refused: list[Diagnostic] = []
     notes: list[Diagnostic] = []
@@ -113,11 +116,14 @@ def _judge(
             notes.append(_checked_at_call(guard))
     for name, request in requests.items():
         span, limits = fitted.spans[name], fitted.limits[name]
-        if not request.given or span == request.span:
-            continue
-        needed = [guard for guard in (limits.lo, limits.hi, limits.step) if guard is not None]
         if span.count() == request.span.count():
             continue  # 1..10:4 and 1..9:4 are the same sizes
+        if span.count() == 1 and not narrow:
+            refused.append(_fixed_by_trace(name, span.lo, limits))
+            continue
+        if not request.given:
+            continue
+        needed = [guard for guard in (limits.lo, limits.hi, limits.step) if guard is not None]
         for guard in dict.fromkeys(needed):
             if narrow:
                 message = f"{name}={request.span} was narrowed to {span}: {render(guard.expr)}"
@@ -145,6 +151,19 @@ def _must_be_equal(pair: tuple[str, str], guard: Guard) -> Diagnostic:
         f"{first} and {second} must be equal",
         location=guard.origin.location,
         tries=(f"give both axes one name, {first}, in axes or --axes",),
+    )
+
+
+def _fixed_by_trace(name: str, size: int, limits: Limits) -> Diagnostic:
+    guards = [guard for guard in (limits.hi, limits.lo, limits.step) if guard is not None]
+    where = [guard.origin.location for guard in guards if guard.origin.location is not None]
+    needs = " and ".join(dict.fromkeys(render(guard.expr) for guard in guards))
+    return Diagnostic(
+        "TC201",
+        f"{name} can't be dynamic: the trace fixed it at {size}",
+        location=where[0] if where else None,
+        notes=(f"the trace needs {needs}",) if needs else (),
+        tries=(f"leave {name} out of --dynamic", "change the line that needs this size"),
     )
 
 
@@ -350,10 +369,9 @@ def _structure(spec: pytree.TreeSpec, indices: Any, path: str) -> Node:
         return NamedTupleNode(kind.__name__, tuple(kind._fields), items)
     if isinstance(kind, type) and issubclass(kind, dict):
         # dict, OrderedDict and the ModelOutput of transformers: all come back as a dict.
-        keys = context[1] if isinstance(context, (list, tuple)) and kind.__name__ == "defaultdict" else context
-        if isinstance(keys, (list, tuple)) and len(keys) == len(items):
-            if all(type(key) in (str, int) for key in keys):
-                return DictNode(tuple(keys), items)
+        keys = tuple(context[1] if kind is defaultdict else context)
+        if len(keys) == len(items) and all(type(key) in (str, int) for key in keys):
+            return DictNode(keys, items)
     raise ExportError(
         Diagnostic(
             "TC005",
@@ -427,5 +445,3 @@ def used_symbols(names: tuple[str, ...], derived: Derived) -> tuple[Expr, ...]:
             Diagnostic("TC211", f"the graph needs sizes that no input gives: {', '.join(missing)}")
         )
     return tuple(derived.symbols[name] for name in names)
-
-

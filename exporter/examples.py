@@ -41,9 +41,7 @@ def resized(
     return result
 
 
-def drawn(
-    tensor: torch.Tensor, shape: Sequence[int], generator: torch.Generator
-) -> torch.Tensor:
+def drawn(tensor: torch.Tensor, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
     """Random values of the kind that the example holds, in another shape.
 
     Integers, bools and floats with few distinct values (masks) are drawn from the example's own

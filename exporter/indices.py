@@ -473,4 +473,3 @@ _RULES: dict[Any, Callable[[_Analysis, torch.fx.Node], Values | None]] = {
     aten.argmin: _position,
     aten.cumsum: _cumsum,
 }
-

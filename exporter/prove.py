@@ -93,9 +93,7 @@ def _every_point(expr: Expr, names: list[str], box: Box) -> Verdict:
     if truth.all():
         return Verdict("proved", share=1.0)
     at = np.unravel_index(int(np.argmin(truth)), truth.shape)
-    point = {
-        name: int(grid.ravel()[i]) for name, grid, i in zip(names, grids, at, strict=True)
-    }
+    point = {name: int(grid.ravel()[i]) for name, grid, i in zip(names, grids, at, strict=True)}
     return Verdict("refuted", point, float(truth.mean()))
 
 

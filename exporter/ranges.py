@@ -111,9 +111,7 @@ def _candidates(span: Span, around: int) -> np.ndarray:
     return np.arange(span.lo, last + 1, span.step, dtype=np.int64)
 
 
-def _narrowed(
-    name: str, span: Span, around: int, guards: Sequence[Guard]
-) -> tuple[Span, Limits]:
+def _narrowed(name: str, span: Span, around: int, guards: Sequence[Guard]) -> tuple[Span, Limits]:
     """The widest part of ``span`` on which guards over this one dim hold, and what limits it."""
     sizes = _candidates(span, around)
     fine = {
@@ -144,9 +142,7 @@ def _narrowed(
     )
 
 
-def _progression(
-    span: Span, sizes: np.ndarray, allowed: np.ndarray, index: int
-) -> Span | None:
+def _progression(span: Span, sizes: np.ndarray, allowed: np.ndarray, index: int) -> Span | None:
     """The progression through ``sizes[index]`` with the most allowed sizes; None if there is none."""
     if not 0 <= index < sizes.size or not allowed[index]:
         return None

@@ -17,8 +17,7 @@ def forbidden(traced: Trace) -> list[Diagnostic]:
     state = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     state |= signature.inputs_to_lifted_tensor_constants
     inputs = {
-        name: path
-        for name, (path, _) in zip(traced.placeholders, traced.bound.leaves, strict=True)
+        name: path for name, (path, _) in zip(traced.placeholders, traced.bound.leaves, strict=True)
     }
     found: list[Diagnostic] = []
     for node in traced.program.graph.nodes:

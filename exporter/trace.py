@@ -23,7 +23,8 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, dims_of
-from .breaks import explain_failure
+from .breaks import eager_failure, explain_failure
+from .eager import run_eager
 from .examples import AxisExprs, resized
 from .lines import recording_lines
 from .ranges import Request
@@ -36,7 +37,8 @@ class Trace:
 
     ``shapes``: for each leaf of the call (see `Bound.leaves`) the size of every axis, an int or an
     expression over the user's dims; None for a leaf that is no tensor. ``placeholders``: the name of
-    the graph's input for each leaf. ``sizes``: the sizes of the dims in the trace.
+    the graph's input for each leaf. ``sizes``: the sizes of the dims in the trace, and
+    ``example_sizes`` in the user's example.
     """
 
     program: ExportedProgram
@@ -44,6 +46,7 @@ class Trace:
     shapes: tuple[AxisExprs | None, ...]
     placeholders: tuple[str, ...]
     sizes: dict[str, int]
+    example_sizes: dict[str, int]
     strict: bool
 
 
@@ -73,6 +76,8 @@ def trace(
         resized(leaf, axes, sizes, traced_sizes) if axes is not None else leaf
         for (_, leaf), axes in zip(bound.leaves, shapes, strict=True)
     ]
+    if traced_sizes != dict(sizes):
+        _require_larger(module, bound, leaves, sizes, traced_sizes)
     flat, spec = pytree.tree_flatten((bound.args, bound.kwargs))
     if len(flat) != len(leaves):
         raise ExportError(
@@ -86,13 +91,17 @@ def trace(
     dynamic = collection.dynamic_shapes(module, args, kwargs) if len(collection) else None
     program, strict = _export(module, args, kwargs, dynamic)
     return Trace(
-        program, bound, tuple(shapes), _placeholders(program, leaves), dict(traced_sizes), strict
+        program,
+        bound,
+        tuple(shapes),
+        _placeholders(program, leaves),
+        dict(traced_sizes),
+        dict(sizes),
+        strict,
     )
 
 
-def _traceable_sizes(
-    sizes: Mapping[str, int], requests: Mapping[str, Request]
-) -> dict[str, int]:
+def _traceable_sizes(sizes: Mapping[str, int], requests: Mapping[str, Request]) -> dict[str, int]:
     """Sizes for the trace: those of the example, but never 0 or 1 where another is served."""
     chosen = dict(sizes)
     taken = set(sizes.values())
@@ -107,6 +116,36 @@ def _traceable_sizes(
                 taken.add(size)
                 break
     return chosen
+
+
+def _require_larger(
+    module: torch.nn.Module,
+    bound: Bound,
+    leaves: Sequence[Any],
+    sizes: Mapping[str, int],
+    larger: Mapping[str, int],
+) -> None:
+    """The model must run where its example was made larger.
+
+    Raises:
+        ExportError: TC201, it runs at the example's own size only.
+    """
+    try:
+        run_eager(module, bound, leaves)
+    except Exception as error:  # whatever the user's model raises
+        message, where = eager_failure(error)
+        changed = {name: size for name, size in larger.items() if size != sizes[name]}
+        names = " and ".join(changed)
+        at = ", ".join(f"{name}={size}" for name, size in changed.items())
+        raise ExportError(
+            Diagnostic(
+                "TC201",
+                f"{names} can't be dynamic: the model itself fails with {at}",
+                location=where,
+                notes=(message,),
+                tries=(f"leave {names} out of --dynamic",),
+            )
+        ) from error
 
 
 def _dim_hint(axis: Expr, requests: Mapping[str, Request]) -> Any:
@@ -135,6 +174,9 @@ def _tracing() -> Iterator[None]:
             warnings.catch_warnings(),
             # No size is assumed to be 0, 1 or equal to another because the example's is.
             shape_config.patch(backed_size_oblivious=True, use_duck_shape=False),
+            # The cache compares strides when it answers, which leaves guards like seq != 1 that
+            # nothing in the model asked for.
+            torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
             recording_lines(),
         ):
             warnings.simplefilter("ignore")

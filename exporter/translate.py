@@ -32,6 +32,7 @@ _RELATIONS = {
     sympy.Not: "not",
 }
 _NEGATED = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _MAX_POWER = 16
 
 
@@ -110,6 +111,8 @@ def fold(op: str, *operands: Expr) -> Expr:
         return rest[0] if len(rest) == 1 else _split((op, *rest))
     if op == "-" and operands[1] == 0:
         return operands[0]
+    if op in _MIRRORED and isinstance(operands[0], int) and not isinstance(operands[1], int):
+        return fold(_MIRRORED[op], operands[1], operands[0])
     if op == "not" and isinstance(operands[0], tuple) and operands[0][0] in _NEGATED:
         return (_NEGATED[operands[0][0]], *operands[0][1:])
     if op in ARITHMETIC and all(isinstance(value, int) for value in operands):

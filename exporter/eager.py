@@ -1,0 +1,88 @@
+"""Running the model itself: the answer that everything else is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..artifacts.errors import Diagnostic, UsageError
+from .breaks import eager_failure
+from .examples import contiguous_clone
+from .signature import Bound
+
+
+def run_eager(module: torch.nn.Module, bound: Bound, leaves: Sequence[Any]) -> list[Any]:
+    """The flat outputs of one call on clones of ``leaves``; the module's buffers stay as they were.
+
+    Whatever the model raises comes through.
+    """
+    flat, spec = pytree.tree_flatten((bound.args, bound.kwargs))
+    if len(flat) != len(leaves):
+        raise ValueError(f"{len(leaves)} leaves for {len(flat)} arguments")
+    args, kwargs = pytree.tree_unflatten([contiguous_clone(leaf) for leaf in leaves], spec)
+    before = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
+    try:
+        with torch.no_grad():
+            result = module(*args, **kwargs)
+    finally:
+        for buffer, version, saved in before:
+            if buffer._version != version:
+                with torch.no_grad():
+                    buffer.copy_(saved)
+    return [contiguous_clone(value) for value in pytree.tree_leaves(result)]
+
+
+def require_eager(module: torch.nn.Module, bound: Bound) -> list[Any]:
+    """The outputs on the example itself.
+
+    Raises:
+        UsageError: TC009, the model fails on its own example.
+    """
+    try:
+        return run_eager(module, bound, [leaf for _, leaf in bound.leaves])
+    except Exception as error:
+        message, where = eager_failure(error)
+        raise UsageError(
+            Diagnostic("TC009", f"the model failed on the example inputs: {message}", where)
+        ) from error
+
+
+def same_numbers(got: torch.Tensor, want: torch.Tensor) -> tuple[bool, float]:
+    """Whether two results agree, and the largest absolute difference of finite values.
+
+    Shapes and dtypes must be equal; integers and bools exactly. Floats may differ by the tolerance
+    of their dtype, relative to each value and to the root mean square of all.
+    """
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return False, float("inf")
+    if want.numel() == 0:
+        return True, 0.0
+    if not (want.is_floating_point() or want.is_complex()):
+        return bool(torch.equal(got, want)), float((got != want).double().mean())
+    tolerance = _TOLERANCE.get(want.dtype, 1e-4)
+    wide = torch.complex128 if want.is_complex() else torch.float64
+    got, want = got.to(wide), want.to(wide)
+    finite = torch.isfinite(want)
+    if not torch.equal(torch.isfinite(got), finite):
+        return False, float("inf")
+    if not torch.equal(got[~finite].nan_to_num(), want[~finite].nan_to_num()):
+        return False, float("inf")
+    if not bool(finite.any()):
+        return True, 0.0
+    got, want = got[finite], want[finite]
+    difference = (got - want).abs()
+    scale = max(float(want.abs().square().mean().sqrt()), 1e-2)
+    return bool((difference <= tolerance * (want.abs() + scale)).all()), float(difference.max())
+
+
+_TOLERANCE = {
+    torch.float64: 1e-6,
+    torch.complex128: 1e-6,
+    torch.float32: 1e-4,
+    torch.complex64: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 6e-2,
+}

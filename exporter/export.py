@@ -1,0 +1,441 @@
+"""The export, from a source to a verified file: what `tcexport.export` and the command line call."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils import _pytree as pytree
+
+from ..artifacts.container import publish
+from ..artifacts.contract import Contract, Dim
+from ..artifacts.errors import Diagnostic, ExportError, UsageError
+from ..artifacts.expr import Expr, dims_of, evaluate
+from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
+from .bundle import assemble
+from .derive import Derived, derive, relocated, used_symbols
+from .eager import require_eager, same_numbers
+from .examples import AxisExprs, resized
+from .ones import Retrace
+from .options import DimRequest, dynamic_from_python, parse_targets
+from .prove import Span
+from .ranges import Request
+from .signature import Bound, bind
+from .source import Source, source_in_memory
+from .trace import Trace, trace
+from .translate import fold
+from .verify import Checked, verify
+
+Progress = Callable[[str, "float | None"], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an export did. ``stages``: seconds for each; ``verified``: where the file was compared
+    with eager; ``notes``: what the user should know, as diagnostics."""
+
+    path: str
+    size: int
+    weights_size: int
+    dims: tuple[Dim, ...]
+    targets: tuple[str, ...]
+    contract: Contract
+    notes: tuple[Diagnostic, ...]
+    verified: tuple[Checked, ...]
+    stages: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a trace alone shows."""
+
+    dims: tuple[Dim, ...]
+    contract: Contract
+    notes: tuple[Diagnostic, ...]
+    stages: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    bound: Bound
+    shapes: tuple[AxisExprs | None, ...]
+    sizes: dict[str, int]
+    requests: dict[str, Request]
+
+
+def export(
+    module: torch.nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    axes: Mapping[str, Any] | None = None,
+    dynamic: Mapping[str, Any] | None = None,
+    out: str | os.PathLike[str],
+    targets: Sequence[str] = ("cpu",),
+    narrow: bool = False,
+) -> Report:
+    """Export a module to one file that runs without PyTorch.
+
+    Args:
+        module: the model, in eval mode.
+        args, kwargs: example inputs: tensors and plain values in tuples, lists and dicts.
+        axes: a parameter's path → a name, an expression over names, or None for each axis:
+            ``{"input_ids": ("batch", "seq")}``.
+        dynamic: a dim's name → ``(lo, hi)``, ``(lo, hi, step)``, or None for the widest range that
+            the trace proves. A range that is given is a promise: kept, or the export is refused.
+        out: the file to write.
+        targets: what to build for, such as ``"cpu"`` or ``"cpu:x86-64-v3"``.
+        narrow: take the provable part of a range in place of refusing.
+
+    Returns:
+        A report with ``.path``.
+
+    Raises:
+        ExportError: the model cannot be exported as asked; nothing was written.
+        UsageError: the arguments do not fit each other.
+    """
+    source = source_in_memory(module, args, kwargs, axes)
+    return export_source(
+        source,
+        dynamic=dynamic_from_python(dynamic or {}),
+        targets=targets,
+        out=out,
+        narrow=narrow,
+    )
+
+
+def export_source(
+    source: Source,
+    *,
+    dynamic: Mapping[str, DimRequest | None],
+    targets: Sequence[str] = ("cpu",),
+    out: str | os.PathLike[str],
+    narrow: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Export a source. See `export`; ``progress`` is called with a stage's name and None where it
+    starts, and with its seconds where it ends."""
+    from ..lowering import lower
+
+    stages = _Stages(progress)
+    wanted = parse_targets(targets)
+    path = Path(out)
+    _require_writable(path)
+    prepared = _prepare(source, dynamic)
+    with stages("run the model"):
+        _require_eager_answers(source.module, prepared)
+    traced, derived = _trace_and_derive(source, prepared, narrow, stages)
+    contract = relocated(derived.contract, _displayer(source))
+    with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
+        workdir = Path(folder)
+        lowered = lower(
+            traced.program, tuple(target.name for target in wanted), workdir, stages.child
+        )
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.unverified")
+        try:
+            with stages("write the bundle"):
+                assemble(
+                    draft,
+                    model=source.name,
+                    source=Path(source.file).name if source.file else "",
+                    source_sha256=source.sha256,
+                    options=_options(dynamic, targets, narrow),
+                    contract=contract,
+                    lowered=lowered,
+                    sizes=used_symbols(lowered.sizes, derived),
+                )
+            with stages("verify against eager"):
+                verified = verify(
+                    draft, source.module, traced, derived.contract, derived.symbols, workdir
+                )
+            weights_size = lowered.weights_file.stat().st_size
+            publish(draft, path)
+        finally:
+            with suppress(FileNotFoundError):
+                draft.unlink()
+    return Report(
+        path=str(path),
+        size=path.stat().st_size,
+        weights_size=weights_size,
+        dims=contract.dims,
+        targets=tuple(f"cpu:{target.name}" for target in wanted),
+        contract=contract,
+        notes=_relocated_notes(derived.notes, source),
+        verified=verified,
+        stages=tuple(stages.done),
+    )
+
+
+def check(
+    source: Source,
+    *,
+    dynamic: Mapping[str, DimRequest | None],
+    narrow: bool = False,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Trace a source and derive its contract, without compiling anything.
+
+    Raises:
+        ExportError, UsageError: as `export`.
+    """
+    stages = _Stages(progress)
+    prepared = _prepare(source, dynamic)
+    with stages("run the model"):
+        _require_eager_answers(source.module, prepared)
+    _, derived = _trace_and_derive(source, prepared, narrow, stages)
+    contract = relocated(derived.contract, _displayer(source))
+    notes = _relocated_notes(derived.notes, source)
+    return CheckReport(contract.dims, contract, notes, tuple(stages.done))
+
+
+# --- stages ---------------------------------------------------------------------------------------
+
+
+class _Stages:
+    """Runs the stages and keeps their times."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.done: list[tuple[str, float]] = []
+        self._progress = progress
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        self._tell(name, None)
+        start = time.perf_counter()
+        yield
+        self._finish(name, time.perf_counter() - start)
+
+    def child(self, name: str, seconds: float | None) -> None:
+        """A stage of the compiler's process."""
+        if seconds is None:
+            self._tell(name, None)
+        else:
+            self._finish(name, seconds)
+
+    def _finish(self, name: str, seconds: float) -> None:
+        self.done.append((name, seconds))
+        self._tell(name, seconds)
+
+    def _tell(self, name: str, seconds: float | None) -> None:
+        if self._progress is not None:
+            self._progress(name, seconds)
+
+
+def _prepare(source: Source, dynamic: Mapping[str, DimRequest | None]) -> _Prepared:
+    """The example call with every axis as a number or an expression over the dynamic dims."""
+    if not source.train or source.file is None:
+        _require_eval_mode(source.module)
+    bound = bind(source.module, source.args, source.kwargs)
+    plain = [path for path, leaf in bound.leaves if not isinstance(leaf, torch.Tensor)]
+    axes = check_axes(source.axes, bound.tensors, plain)
+    check_dynamic_names(dynamic, axes)
+    everything = dim_sizes(axes, bound.tensors)
+    fixed = {name: size for name, size in everything.items() if name not in dynamic}
+    shapes = tuple(
+        tuple(
+            _substituted(parse_axis(name), fixed) if isinstance(name, str) else int(size)
+            for name, size in zip(axes[path], leaf.shape, strict=True)
+        )
+        if isinstance(leaf, torch.Tensor)
+        else None
+        for path, leaf in bound.leaves
+    )
+    requests = {
+        name: Request(Span(1, None), given=False)
+        if asked is None
+        else Request(Span(asked.lo, asked.hi, asked.step), given=True)
+        for name, asked in dynamic.items()
+    }
+    for name, request in requests.items():
+        if everything[name] not in request.span and request.given:
+            raise UsageError(
+                Diagnostic(
+                    "TC212",
+                    f"{name} is {everything[name]} in the example inputs, outside of "
+                    f"--dynamic {name}={request.span}",
+                    tries=(f"example inputs with {name}={request.span.lo}",),
+                )
+            )
+    return _Prepared(bound, shapes, {name: everything[name] for name in dynamic}, requests)
+
+
+def _substituted(expr: Expr, fixed: Mapping[str, int]) -> Expr:
+    """The expression with the dims that are not dynamic at their size."""
+    if not dims_of(expr) - fixed.keys():
+        return evaluate(expr, fixed)
+    if isinstance(expr, tuple):
+        return fold(expr[0], *[_substituted(operand, fixed) for operand in expr[1:]])
+    return expr
+
+
+def _require_eval_mode(module: torch.nn.Module) -> None:
+    training = [name or "the model" for name, each in module.named_modules() if each.training]
+    if training:
+        raise UsageError(
+            Diagnostic(
+                "TC010",
+                f"{training[0]} is in training mode",
+                notes=(f"{len(training)} modules are",) if len(training) > 1 else (),
+                tries=("model.eval()",),
+            )
+        )
+
+
+def _require_eager_answers(module: torch.nn.Module, prepared: _Prepared) -> None:
+    """The example must run, twice with the same answer.
+
+    Raises:
+        UsageError: TC009. ExportError: TC105.
+    """
+    first = require_eager(module, prepared.bound)
+    second = require_eager(module, prepared.bound)
+    for position, (a, b) in enumerate(zip(first, second, strict=False)):
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            same, error = same_numbers(b, a)
+        else:
+            same, error = type(a) is type(b) and a == b, float("nan")
+        if not same or len(first) != len(second):
+            raise ExportError(
+                Diagnostic(
+                    "TC105",
+                    f"two calls with the same inputs differ (output {position}, by {error:.3g})",
+                    notes=("the model draws random numbers, or remembers earlier calls",),
+                )
+            )
+
+
+def _trace_and_derive(
+    source: Source, prepared: _Prepared, narrow: bool, stages: _Stages
+) -> tuple[Trace, Derived]:
+    try:
+        with stages("trace"):
+            traced = _trace(source, prepared)
+        with stages("derive the contract"):
+            retrace = _retracer(source, traced, prepared.requests)
+            derived = derive(traced, prepared.requests, retrace, narrow=narrow)
+    except ExportError as error:
+        raise ExportError(_relocated_notes(_with_tries(error, source, prepared), source)) from error
+    return traced, derived
+
+
+def _trace(source: Source, prepared: _Prepared) -> Trace:
+    return trace(source.module, prepared.bound, prepared.shapes, prepared.sizes, prepared.requests)
+
+
+def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) -> Retrace:
+    """Traces the same call again with some dims fixed at a size."""
+
+    def retrace(point: Mapping[str, int]) -> Trace:
+        sizes = {**traced.sizes, **point}
+        leaves = [
+            leaf if axes is None else resized(leaf, axes, traced.example_sizes, sizes)
+            for (_, leaf), axes in zip(traced.bound.leaves, traced.shapes, strict=True)
+        ]
+        _, spec = pytree.tree_flatten((traced.bound.args, traced.bound.kwargs))
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        paths = [path for path, _ in traced.bound.leaves]
+        bound = replace(
+            traced.bound,
+            leaves=tuple(zip(paths, leaves, strict=True)),
+            args=args,
+            kwargs=kwargs,
+        )
+        shapes = [
+            None if axes is None else tuple(_substituted(axis, point) for axis in axes)
+            for axes in traced.shapes
+        ]
+        rest = {name: request for name, request in requests.items() if name not in point}
+        return trace(source.module, bound, shapes, {name: sizes[name] for name in rest}, rest)
+
+    return retrace
+
+
+def _with_tries(error: ExportError, source: Source, prepared: _Prepared) -> tuple[Diagnostic, ...]:
+    """A refused range with a ``--dynamic`` that was tried: traced again, and proved."""
+    if not all(each.code in ("TC210", "TC201") for each in error.diagnostics):
+        return error.diagnostics
+    try:
+        traced = _trace(source, prepared)
+        retrace = _retracer(source, traced, prepared.requests)
+        narrowed = derive(traced, prepared.requests, retrace, narrow=True)
+        smaller = {
+            name: replace(request, span=narrowed.fit.spans[name])
+            for name, request in prepared.requests.items()
+        }
+        again = _Prepared(prepared.bound, prepared.shapes, prepared.sizes, smaller)
+        traced = _trace(source, again)
+        derive(traced, smaller, _retracer(source, traced, smaller), narrow=False)
+    except ExportError:
+        return error.diagnostics
+    typed = ",".join(
+        f"{name}={request.span}" if prepared.requests[name].given else name
+        for name, request in smaller.items()
+    )
+    tried = f"--dynamic {typed}   (tried, works)   or --narrow"
+    return tuple(
+        msgspec.structs.replace(each, tries=(tried,)) if each.code == "TC210" else each
+        for each in error.diagnostics
+    )
+
+
+def _relocated_notes(notes: Sequence[Diagnostic], source: Source) -> tuple[Diagnostic, ...]:
+    display = _displayer(source)
+    return tuple(
+        msgspec.structs.replace(
+            note, location=msgspec.structs.replace(note.location, file=display(note.location.file))
+        )
+        if note.location is not None
+        else note
+        for note in notes
+    )
+
+
+def _displayer(source: Source) -> Callable[[str], str]:
+    """Files as the user knows them: relative to the source's folder, or to where packages live."""
+    home = Path(source.file).resolve().parent if source.file else Path.cwd()
+
+    def display(file: str) -> str:
+        path = Path(file)
+        for marker in ("site-packages", "dist-packages"):
+            if marker in path.parts:
+                return "/".join(path.parts[path.parts.index(marker) + 1 :])
+        with suppress(ValueError, OSError):
+            return path.resolve().relative_to(home).as_posix()
+        return path.name
+
+    return display
+
+
+def _require_writable(path: Path) -> None:
+    """Refuse before the work, not after it, where the bundle can't be written."""
+    folder = path.parent
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not folder.is_dir():
+        reason = f"there is no folder {folder}"
+    elif not os.access(folder, os.W_OK):
+        reason = f"the folder {folder} is not writable"
+    else:
+        return
+    raise UsageError(Diagnostic("TC012", f"cannot write {path}: {reason}"))
+
+
+def _options(
+    dynamic: Mapping[str, DimRequest | None], targets: Sequence[str], narrow: bool
+) -> dict[str, str]:
+    asked = [name if span is None else f"{name}={span}" for name, span in dynamic.items()]
+    return {
+        "dynamic": ",".join(asked),
+        "targets": json.dumps(list(targets)),
+        "narrow": str(narrow).lower(),
+    }

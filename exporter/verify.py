@@ -1,0 +1,228 @@
+"""The finished file against eager, before anyone can see it: loaded by the runtime, in its own process.
+
+At each point the same inputs go to the model and to the bundle, and every output is compared by
+shape, by dtype and by value. The example is run three times in a row, so that state shows.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from ..artifacts.contract import Contract, TensorOutput, ValueSource
+from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.expr import Expr, evaluate
+from .breaks import eager_failure
+from .eager import run_eager, same_numbers
+from .examples import axis_sizes, drawn, resized
+from .points import Point, choose
+from .trace import Trace
+
+_REPEATS = 3
+_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One comparison: where, the largest absolute difference, or why it was not made."""
+
+    why: str
+    sizes: dict[str, int]
+    error: float
+    skipped: str = ""
+
+
+@dataclass(frozen=True)
+class _Call:
+    point: Point
+    leaves: list[Any]
+    outputs: list[Any]
+
+
+def verify(
+    bundle: Path,
+    module: torch.nn.Module,
+    traced: Trace,
+    contract: Contract,
+    symbols: Mapping[str, Expr],
+    workdir: Path,
+) -> tuple[Checked, ...]:
+    """Compare a finished bundle with the model at several sizes.
+
+    Args:
+        bundle: the file, under whatever name.
+        symbols: torch's symbols over the contract's dims.
+        workdir: a folder for the tensors that are exchanged.
+
+    Raises:
+        ExportError: TC504, an output differs, with the sizes and the difference; TC503, the runtime
+            process failed.
+    """
+    calls: list[_Call] = []
+    skipped: list[Checked] = []
+    for point in choose(contract, traced, symbols):
+        try:
+            calls.append(_call_at(point, module, traced, contract))
+        except _ModelFails as failure:
+            skipped.append(Checked(point.why, point.sizes, 0.0, str(failure)))
+    example = _example_call(module, traced, contract)
+    if example is not None:
+        calls += example
+    if not calls:
+        raise ExportError(
+            Diagnostic(
+                "TC504",
+                "the bundle could not be compared with the model at any size",
+                notes=tuple(f"{each.sizes}: {each.skipped}" for each in skipped),
+            )
+        )
+    answers = _replay(bundle, calls, workdir)
+    checked = [
+        _compare(call, answer, contract) for call, answer in zip(calls, answers, strict=True)
+    ]
+    return (*_once_each(checked), *skipped)
+
+
+class _ModelFails(Exception):
+    """The model itself raises at a point, with values drawn and with the example's values."""
+
+
+def _call_at(point: Point, module: torch.nn.Module, traced: Trace, contract: Contract) -> _Call:
+    generator = torch.Generator().manual_seed(0)
+    ways = (
+        lambda: _drawn_leaves(point, traced, contract, generator),
+        lambda: _example_leaves(point, traced),
+    )
+    for position, leaves_of in enumerate(ways):
+        leaves = _with_values(leaves_of(), point, contract)
+        try:
+            return _Call(point, leaves, run_eager(module, traced.bound, leaves))
+        except Exception as error:  # whatever the user's model raises
+            if position == len(ways) - 1:
+                raise _ModelFails(f"the model fails: {eager_failure(error)[0]}") from error
+    raise AssertionError("unreachable")
+
+
+def _drawn_leaves(
+    point: Point, traced: Trace, contract: Contract, generator: torch.Generator
+) -> list[Any]:
+    leaves: list[Any] = []
+    for index, ((_, leaf), axes) in enumerate(zip(traced.bound.leaves, traced.shapes, strict=True)):
+        if axes is None:
+            leaves.append(leaf)
+            continue
+        tensor = drawn(leaf, axis_sizes(axes, point.sizes), generator)
+        for guard in contract.index_guards:
+            if guard.input == index:
+                lo, hi = evaluate(guard.lo, point.sizes), evaluate(guard.hi, point.sizes)
+                tensor = tensor.clamp(lo, hi)
+        leaves.append(tensor)
+    return leaves
+
+
+def _example_leaves(point: Point, traced: Trace) -> list[Any]:
+    return [
+        leaf if axes is None else resized(leaf, axes, traced.example_sizes, point.sizes)
+        for (_, leaf), axes in zip(traced.bound.leaves, traced.shapes, strict=True)
+    ]
+
+
+def _with_values(leaves: list[Any], point: Point, contract: Contract) -> list[Any]:
+    for dim in contract.dims:
+        if isinstance(dim.source, ValueSource):
+            leaves[dim.source.input] = torch.full_like(
+                leaves[dim.source.input], point.sizes[dim.name]
+            )
+    return leaves
+
+
+def _example_call(module: torch.nn.Module, traced: Trace, contract: Contract) -> list[_Call] | None:
+    """The user's own example, several times, where the contract serves its sizes."""
+    sizes = dict(traced.example_sizes)
+    for dim in contract.dims:
+        if isinstance(dim.source, ValueSource):
+            continue
+        size = sizes[dim.name]
+        inside = size >= dim.lo and (dim.hi is None or size <= dim.hi)
+        if not inside or (size - dim.lo) % dim.step:
+            return None
+    leaves = [leaf for _, leaf in traced.bound.leaves]
+    point = Point("example", sizes)
+    return [_Call(point, leaves, run_eager(module, traced.bound, leaves)) for _ in range(_REPEATS)]
+
+
+def _replay(bundle: Path, calls: Sequence[_Call], workdir: Path) -> list[dict[str, torch.Tensor]]:
+    folder = workdir / "verify"
+    folder.mkdir()
+    for number, call in enumerate(calls):
+        tensors = {
+            f"{index}": leaf.contiguous()
+            for index, leaf in enumerate(call.leaves)
+            if isinstance(leaf, torch.Tensor)
+        }
+        save_file(tensors, folder / f"{number}.inputs.safetensors")
+    (folder / "calls.json").write_text(json.dumps({"count": len(calls)}))
+    command = [sys.executable, "-m", "tcexport.runtime.replay", str(bundle), str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ExportError(
+            Diagnostic("TC503", f"the bundle did not answer within {_SECONDS} s")
+        ) from None
+    if done.returncode != 0:
+        raise ExportError(
+            Diagnostic(
+                "TC504",
+                "the runtime could not run the finished bundle",
+                notes=last_words(done.returncode, done.stderr),
+            )
+        )
+    return [load_file(folder / f"{number}.outputs.safetensors") for number in range(len(calls))]
+
+
+def last_words(status: int, stderr: str) -> tuple[str, ...]:
+    """How a child process ended, and the last lines it printed."""
+    ended = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+    return (ended, *stderr.strip().splitlines()[-6:])
+
+
+def _compare(call: _Call, answer: dict[str, torch.Tensor], contract: Contract) -> Checked:
+    worst = 0.0
+    at = ", ".join(f"{name}={size}" for name, size in call.point.sizes.items()) or "the example"
+    for index, (output, want) in enumerate(zip(contract.outputs, call.outputs, strict=True)):
+        if not isinstance(output, TensorOutput):
+            continue
+        got = answer[f"{index}"]
+        same, error = same_numbers(got, want)
+        worst = max(worst, error)
+        if not same:
+            kind = (
+                f"is {_describe(got)}, eager gives {_describe(want)}"
+                if got.shape != want.shape or got.dtype != want.dtype
+                else f"differs from eager by up to {error:.3g}"
+            )
+            raise ExportError(
+                Diagnostic("TC504", f"with {at} ({call.point.why}) the output {output.path} {kind}")
+            )
+    return Checked(call.point.why, call.point.sizes, worst)
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _once_each(checked: Sequence[Checked]) -> list[Checked]:
+    found: dict[tuple[Any, ...], Checked] = {}
+    for each in checked:
+        key = tuple(sorted(each.sizes.items()))
+        if key not in found or found[key].error < each.error:
+            found[key] = each
+    return list(found.values())
