@@ -10,5 +10,8 @@ def suggestions(name: str, known: Iterable[str]) -> list[str]:
     """The known names that look most like ``name``, best first; none if none is near."""
     found = sorted(set(known))
     folded = {candidate.casefold(): candidate for candidate in reversed(found)}
-    close = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=0.6)
-    return [folded[candidate] for candidate in close]
+    wanted = name.casefold()
+    close = difflib.get_close_matches(wanted, list(folded), n=3, cutoff=0.6)
+    # `sequence` for `seq` is too long to be near by its letters.
+    close += [each for each in folded if len(each) > 2 and wanted.startswith(each)]
+    return [folded[candidate] for candidate in dict.fromkeys(close)]

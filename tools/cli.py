@@ -7,6 +7,7 @@ be trusted or run here · 4 a call outside the contract · 5 a fault of ours · 
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import re
 import sys
@@ -138,8 +139,7 @@ def main() -> NoReturn:
 
 def _asks_for_json(args: Sequence[str]) -> bool:
     # Read from the arguments themselves, for the failure may be that they cannot be parsed.
-    pairs = zip(args, [*args[1:], ""], strict=True)
-    return "--format=json" in args or ("--format", "json") in pairs
+    return "--format=json" in args or ("--format", "json") in itertools.pairwise(args)
 
 
 def _asks_for_traceback(args: Sequence[str]) -> bool:
