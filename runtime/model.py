@@ -16,12 +16,14 @@ from ..artifacts.container import Bundle, open_bundle
 from ..artifacts.contract import (
     Contract,
     ContractError,
+    Fixed,
     SizeOutput,
     TensorInput,
     TensorOutput,
 )
 from ..artifacts.errors import BundleError, Diagnostic, GuardError, InternalError
 from ..artifacts.manifest import WEIGHTS_NAME, Entry, Manifest, Target
+from ..artifacts.prove import Span, bounds
 from ..artifacts.weights import WeightsError, read_weights
 from .coverage import Serves, check_serves
 from .explain import explain, look
@@ -36,6 +38,7 @@ from .tensors import (
     Slot,
     Staging,
     as_numpy_bits,
+    empty_tensor,
     exporter_of,
     from_bits,
     from_numpy,
@@ -190,6 +193,8 @@ class Model:
             (at for at, item in enumerate(self.contract.inputs) if isinstance(item, TensorInput)),
             None,
         )
+        self._may_be_empty = [_may_be_empty(self.contract, item) for item in self.contract.inputs]
+        self._dtypes = [getattr(item, "dtype", "") for item in self.contract.inputs]
         self._exporters: dict[type, Exporter] = {}
         self._local = threading.local()
         self._local.worker = self._new_worker()  # what the library lacks fails here, not in a call
@@ -263,9 +268,11 @@ class Model:
             leaf = leaves[index]
             seen = type(leaf) is Seen
             tensor = leaf.tensor if seen else from_numpy(leaf)
+            if self._may_be_empty[index] and not tensor.numel():
+                tensor = empty_tensor(leaf.shape, self._dtypes[index])
             place = tensor.data_ptr()
             if place % ALIGNMENT or not tensor.is_contiguous():
-                dtype = leaf.dtype if seen else leaf.dtype.name
+                dtype = self._dtypes[index]
                 slot = worker.staging.copy(leaf.array() if seen else leaf, dtype)
                 slots.append(slot)
                 tensor, place = slot.tensor, slot.tensor.data_ptr()
@@ -313,6 +320,11 @@ class Model:
     def _failed(self, error: BaseException) -> InternalError:
         text = str(error).strip() or type(error).__name__
         return InternalError(Diagnostic("TC601", f"{self.path}: {text}"))
+
+
+def _may_be_empty(contract: Contract, item: TensorInput | Fixed) -> bool:
+    box = {dim.name: Span(dim.lo, dim.hi) for dim in contract.dims}
+    return isinstance(item, TensorInput) and any(bounds(size, box)[0] <= 0 for size in item.shape)
 
 
 def _map_weights(bundle: Bundle) -> tuple[tuple[Any, ...], tuple[int, int]]:

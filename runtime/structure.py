@@ -42,6 +42,10 @@ def bind(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             not the exported one.
     """
     flat: list[Any] = [None] * len(contract.inputs)
+    names = {p.name for p in contract.parameters if p.kind != "positional"}
+    for name in kwargs:
+        if name not in names:
+            _refuse(name, "is not a parameter of this model", "needs to be left out", contract)
     rest = dict(kwargs)
     taken = 0
     for parameter in contract.parameters:
@@ -68,8 +72,6 @@ def bind(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         _refuse(
             "the call", f"got {len(args)} arguments by position", f"needs at most {count}", contract
         )
-    for name in rest:
-        _refuse(name, "is not a parameter of this model", "needs to be left out", contract)
     return tuple(flat)
 
 

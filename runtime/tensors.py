@@ -180,6 +180,17 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+def empty_tensor(shape: tuple[int, ...], dtype: str) -> Any:
+    """A TVM tensor without elements. Its strides are those that TVM works out from the shape: what
+    other libraries make up for an empty tensor does not count as compact there."""
+    bits = np.dtype(_BITS[dtype][0] if dtype in _BITS else dtype)
+    strides = [bits.itemsize]
+    for size in shape[:0:-1]:
+        strides.insert(0, strides[0] * size)
+    memory = aligned_empty((ALIGNMENT,), bits)
+    return from_bits(np.lib.stride_tricks.as_strided(memory, shape, strides), dtype)
+
+
 class Slot(NamedTuple):
     """Aligned memory, and the TVM tensor on it."""
 

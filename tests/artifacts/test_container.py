@@ -1,4 +1,4 @@
-"""The container: deterministic, aligned, readable by others; strict with files, honest when it fails."""
+"""The container: deterministic, aligned, readable by others; strict, and honest when it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-
 from tcexport.artifacts import container
 from tcexport.artifacts.container import open_bundle, publish, write_bundle
 from tcexport.artifacts.contract import Contract, TupleNode
@@ -132,7 +131,7 @@ def test_bad_member_names_are_not_written(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("names", [("a", "A"), ("a", "a"), ("a", "a/b"), ("MANIFEST.json",)])
 def test_clashing_member_names_are_not_written(tmp_path: Path, names: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="twice|below"):
+    with pytest.raises(ValueError, match=r"twice|below"):
         write_bundle(tmp_path / "m.tcpkg", MANIFEST, [(name, b"") for name in names])
 
 
@@ -140,13 +139,13 @@ def test_clashing_member_names_are_not_written(tmp_path: Path, names: tuple[str,
 
 
 def test_a_missing_folder_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="TC012.*nowhere.*No such file"):
+    with pytest.raises(UsageError, match=r"TC012.*nowhere.*No such file"):
         write_bundle(tmp_path / "nowhere" / "m.tcpkg", MANIFEST, MEMBERS)
 
 
 def test_a_directory_in_its_place_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "m.tcpkg").mkdir()
-    with pytest.raises(UsageError, match="TC012.*directory"):
+    with pytest.raises(UsageError, match=r"TC012.*directory"):
         write_bundle(tmp_path / "m.tcpkg", MANIFEST, MEMBERS)
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.tcpkg"]
 
@@ -196,7 +195,7 @@ def test_publish_replaces_and_a_failure_removes_the_draft(tmp_path: Path, path: 
     publish(draft, path)
     assert path.read_bytes() == b"new"
     draft.write_bytes(b"newer")
-    with pytest.raises(UsageError, match="TC012"):
+    with pytest.raises(UsageError, match=r"TC012"):
         publish(draft, tmp_path / "nowhere" / "m.tcpkg")
     assert not draft.exists()
     assert path.read_bytes() == b"new"
@@ -379,7 +378,7 @@ def test_verify_looks_only_at_the_members_named(path: Path) -> None:
     patch(path, b"code", b"edoc")
     with open_bundle(path) as bundle:
         bundle.verify(["weights.safetensors"])
-        with pytest.raises(BundleError, match="TC402.*model.so"):
+        with pytest.raises(BundleError, match=r"TC402.*model.so"):
             bundle.verify(["targets/cpu-x86-64-v3/model.so"])
 
 

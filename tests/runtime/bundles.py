@@ -1,4 +1,4 @@
-"""Real bundles for the runtime's tests: Relax modules compiled for this machine, hand-made contracts."""
+"""Real bundles for the runtime's tests: Relax modules compiled here, contracts made by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-
 from tcexport.artifacts.container import write_bundle
 from tcexport.artifacts.contract import (
     AxisSource,
@@ -21,7 +20,6 @@ from tcexport.artifacts.contract import (
     Origin,
     Parameter,
     TensorInput,
-    TensorOutput,
     TupleNode,
 )
 from tcexport.artifacts.errors import Location
@@ -154,3 +152,32 @@ def add_weight(builder: Any) -> None:
         with builder.dataflow():
             out = builder.emit_output(relax.op.add(x, w))
         builder.emit_func_output(out)
+
+
+def gather_rows(builder: Any) -> None:
+    """``main(ids[b, s] int64, table[512, 8]) = take(table, ids), s``: rows of a table, and ids back."""
+    from tvm import relax, tirx
+
+    b, s = tirx.Var("b", "int64"), tirx.Var("s", "int64")
+    ids = relax.Var("ids", relax.TensorType((b, s), "int64"))
+    table = relax.Var("table", relax.TensorType((512, 8), "float32"))
+    with builder.function("main", [ids, table]):
+        with builder.dataflow():
+            rows = builder.emit(relax.op.take(table, ids, axis=0))
+            out = builder.emit_output(relax.Tuple([rows, ids, table]))
+        builder.emit_func_output(out)
+
+
+def multiply_and_sizes(builder: Any) -> None:
+    """``main(x[n, k], y[k, m], sizes[k2]) = x @ y``, in parallel loops."""
+    from tvm import relax, tirx
+
+    n, k, m, k2 = (tirx.Var(name, "int64") for name in ("n", "k", "m", "k2"))
+    x = relax.Var("x", relax.TensorType((n, k), "float32"))
+    y = relax.Var("y", relax.TensorType((k, m), "float32"))
+    sizes = relax.Var("sizes", relax.ShapeType([k2]))
+    with builder.function("main", [x, y, sizes]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.full((k2,), relax.const(1.0, "float32"), "float32"))
+            product = builder.emit_output(relax.op.matmul(x, y))
+        builder.emit_func_output(relax.Tuple([product, out]))

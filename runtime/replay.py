@@ -1,0 +1,98 @@
+"""Run a bundle on recorded inputs and keep its outputs: ``python -m tcexport.runtime.replay``.
+
+The exporter verifies a finished file this way, in a process that has neither torch nor a compiler.
+A folder holds ``calls.json`` (``{"count": n}``) and, for each call, ``<i>.inputs.safetensors`` with
+the tensor inputs named by their index in the contract; ``<i>.outputs.safetensors`` are written beside
+them, named by the index of the output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..artifacts.contract import (
+    AbsentNode,
+    DictNode,
+    Fixed,
+    Leaf,
+    NamedTupleNode,
+    TensorInput,
+    TensorOutput,
+    leaves,
+)
+from ..artifacts.weights import Weight, read_weights, write_weights
+from .model import Model, load
+from .structure import builder
+from .tensors import WITHOUT_NUMPY, as_numpy_bits, from_bits
+
+
+def replay(bundle: Path, folder: Path) -> None:
+    """Make the calls recorded in ``folder`` and write their outputs there."""
+    model = load(bundle)
+    count = json.loads((folder / "calls.json").read_text())["count"]
+    for number in range(count):
+        file = (folder / f"{number}.inputs.safetensors").read_bytes()
+        recorded = read_weights(memoryview(file))
+        outputs = _outputs(model, _call(model, recorded))
+        write_weights(folder / f"{number}.outputs.safetensors", outputs)
+
+
+def _call(model: Model, recorded: dict[str, Weight]) -> Any:
+    values: list[Any] = []
+    for index, item in enumerate(model.contract.inputs):
+        if isinstance(item, Fixed):
+            values.append(item.value)
+        else:
+            values.append(_argument(item, recorded[str(index)]))
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    by_position = True
+    for parameter in model.contract.parameters:
+        if isinstance(parameter.structure, AbsentNode):
+            by_position = False
+            continue
+        value = builder(parameter.structure)(values)
+        if by_position and parameter.kind != "keyword":
+            args.append(value)
+        else:
+            kwargs[parameter.name] = value
+    return model(*args, **kwargs)
+
+
+def _argument(item: TensorInput, recorded: Weight) -> Any:
+    if recorded.dtype in WITHOUT_NUMPY:
+        return from_bits(recorded.data, recorded.dtype)
+    return recorded.data
+
+
+def _outputs(model: Model, result: Any) -> dict[str, np.ndarray | Weight]:
+    flat: list[Any] = [None] * len(leaves(model.contract.result))
+
+    def walk(node: Any, value: Any) -> None:
+        if isinstance(node, Leaf):
+            flat[node.index] = value
+            return
+        parts = [value[key] for key in node.keys] if isinstance(node, DictNode) else list(value)
+        if isinstance(node, NamedTupleNode):
+            parts = [getattr(value, field) for field in node.fields]
+        for item, part in zip(node.items, parts, strict=True):
+            walk(item, part)
+
+    walk(model.contract.result, result)
+    found: dict[str, np.ndarray | Weight] = {}
+    for index, output in enumerate(model.contract.outputs):
+        if isinstance(output, TensorOutput):
+            value = flat[index]
+            if output.dtype in WITHOUT_NUMPY:
+                value = Weight(as_numpy_bits(value, output.dtype), output.dtype)
+            found[str(index)] = value
+    return found
+
+
+if __name__ == "__main__":
+    replay(Path(sys.argv[1]), Path(sys.argv[2]))
