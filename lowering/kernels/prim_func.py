@@ -12,7 +12,8 @@ a vector also serves the elements left over at an edge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tvm import tirx
@@ -77,12 +78,42 @@ def index(value: Expr) -> Expr:
     return T.int64(value) if isinstance(value, int) else value
 
 
+_BINDERS: list[Callable[[Expr], Expr]] = []
+
+
 def let(value: Expr, name: str | None = None) -> Expr:
     """Name a value that is used more than once; TIR would repeat the expression."""
+    if _BINDERS:
+        return _BINDERS[-1](value)
     variable = T.Bind(value)
     if name is not None:
         IRBuilder.name(name, variable)
     return variable
+
+
+@contextmanager
+def lets_by(binder: Callable[[Expr], Expr]) -> Iterator[None]:
+    """Let ``binder`` do what ``let`` does, for code that transforms functions outside a builder."""
+    _BINDERS.append(binder)
+    try:
+        yield
+    finally:
+        _BINDERS.pop()
+
+
+def as_expression(emit: Callable[[], Expr]) -> Expr:
+    """What ``emit`` returns, as one expression: its ``let``s go inside, as TIR's Let."""
+    bindings: list[tuple[tirx.Var, Expr]] = []
+
+    def bind(value: Expr) -> Expr:
+        bindings.append((tirx.Var("value", value.ty), value))
+        return bindings[-1][0]
+
+    with lets_by(bind):
+        value = emit()
+    for variable, bound in reversed(bindings):
+        value = tirx.Let(variable, bound, value)
+    return value
 
 
 def parallel(extent: Expr) -> Any:

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from .prim_func import Expr, index, let, load, local, select, store, vector
+from .prim_func import Expr, let, select, vector
 
 _EXP_LOWEST = -87.33654  # exp of less is no normal float32
 _EXP_HIGHEST = 88.37626  # 2**n of more does not fit a float32 exponent
+_SMALLEST_NORMAL = 1.17549435e-38
+
+
+def _type(dtype: str, lanes: int) -> str:
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
 
 
 def _horner(x: Expr, coefficients: tuple[float, ...], lanes: int) -> Expr:
@@ -55,17 +61,50 @@ def exp(x: Expr, lanes: int, *, never_positive: bool = False) -> Expr:
         lanes,
     )
     mantissa = tail * (r * r) + r + vector(1.0, lanes)
-    int_type, float_type = (
-        ("int32", "float32") if lanes == 1 else (f"int32x{lanes}", f"float32x{lanes}")
-    )
     exponent = T.shift_left(
-        T.Cast(int_type, n) + vector(127, lanes, "int32"), vector(23, lanes, "int32")
+        T.Cast(_type("int32", lanes), n) + vector(127, lanes, "int32"), vector(23, lanes, "int32")
     )
-    value = mantissa * T.reinterpret(float_type, exponent)
+    value = mantissa * T.reinterpret(_type("float32", lanes), exponent)
     value = select(x < vector(_EXP_LOWEST, lanes), vector(0.0, lanes), value)
     if not never_positive:
         value = select(x > vector(_EXP_HIGHEST, lanes), vector(float("inf"), lanes), value)
     return let(value)
+
+
+def log(x: Expr, lanes: int) -> Expr:
+    """The natural logarithm to 2 ulp; -inf at 0, NaN below (Cephes logf)."""
+    x = let(x)
+    tiny = x < vector(_SMALLEST_NORMAL, lanes)
+    scaled = let(select(tiny, x * vector(2.0**23, lanes), x))
+    bits = let(T.reinterpret(_type("int32", lanes), scaled))
+    # The mantissa in [sqrt(1/2), sqrt(2)): the exponent is that of x * sqrt(2), rounded down.
+    n = let(T.shift_right(bits - vector(0x3F3504F3, lanes, "int32"), vector(23, lanes, "int32")))
+    m = T.reinterpret(_type("float32", lanes), bits - T.shift_left(n, vector(23, lanes, "int32")))
+    m = let(m - vector(1.0, lanes))
+    n = T.Cast(_type("float32", lanes), n)
+    n = let(n - select(tiny, vector(23.0, lanes), vector(0.0, lanes)))
+    tail = _horner(
+        m,
+        (
+            7.0376836292e-2,
+            -1.1514610310e-1,
+            1.1676998740e-1,
+            -1.2420140846e-1,
+            1.4249322787e-1,
+            -1.6668057665e-1,
+            2.0000714765e-1,
+            -2.4999993993e-1,
+            3.3333331174e-1,
+        ),
+        lanes,
+    )
+    m2 = let(m * m)
+    value = m + (tail * m * m2 - n * vector(2.12194440e-4, lanes) - vector(0.5, lanes) * m2)
+    value = value + n * vector(0.693359375, lanes)
+    value = select(x == vector(0.0, lanes), vector(float("-inf"), lanes), value)
+    value = select(x < vector(0.0, lanes), vector(float("nan"), lanes), value)
+    # inf and NaN go through: x + x is both.
+    return let(select(x < vector(float("inf"), lanes), value, x + x))
 
 
 def erf(x: Expr, lanes: int) -> Expr:
@@ -177,12 +216,12 @@ def maximum(a: Expr, b: Expr) -> Expr:
 
 def reduce_lanes(value: Expr, combine: Callable[[Expr, Expr], Expr], lanes: int) -> Expr:
     """Combine the elements of one vector, as a tree, to a scalar. ``lanes`` is a power of two."""
-    if lanes == 1:
-        return value
-    halves = local((lanes,))
-    store(halves, value, 0, lanes=lanes)
+    value = let(value)
     while lanes > 1:
         lanes //= 2
-        low, high = load(halves, 0, lanes=lanes), load(halves, lanes, lanes=lanes)
-        store(halves, combine(low, high), 0, lanes=lanes)
-    return let(halves[index(0)])
+        low, high = (
+            tirx.Shuffle([value], [tirx.IntImm("int32", i) for i in range(first, first + lanes)])
+            for first in (0, lanes)
+        )
+        value = let(combine(low, high))
+    return value

@@ -5,9 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_harness import LEVELS, compile_kernel
 from tcexport.lowering.kernels.gemm import gemm, pack, packed_shape, tile_vectors
 from tcexport.lowering.targets import CPU_TARGETS
+
+from .kernel_harness import LEVELS, compile_kernel
 
 ACTIVATIONS = {
     None: lambda x: x,
