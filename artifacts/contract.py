@@ -196,13 +196,25 @@ class Guard(_Data):
     origin: Origin
 
 
+class Part(_Data):
+    """Along ``axis`` of an input, the positions from ``start`` to ``stop``, which is not included."""
+
+    axis: int
+    start: Any
+    stop: Any
+
+
 class IndexGuard(_Data):
-    """All values of an integer input must lie in ``lo..hi``, both included."""
+    """All values of an integer input must lie in ``lo..hi``, both included.
+
+    With ``parts``, only the values in this part of the input count: what is along the axes named.
+    """
 
     input: int
     lo: Any
     hi: Any
     origin: Origin
+    parts: tuple[Part, ...] = ()
 
 
 class Contract(_Data):
@@ -321,6 +333,13 @@ def checked(contract: Contract) -> Contract:
         ),
         outputs=tuple(_checked_output(output, expr) for output in contract.outputs),
     )
+
+
+def _checked_parts(guard: IndexGuard, item: TensorInput, expr: Any) -> tuple[Part, ...]:
+    axes = [part.axis for part in guard.parts]
+    if len(set(axes)) != len(axes) or any(not 0 <= axis < len(item.shape) for axis in axes):
+        raise ContractError(f"{item.path}: an index guard over axes that are not there")
+    return tuple(Part(part.axis, expr(part.start), expr(part.stop)) for part in guard.parts)
 
 
 def _checked_output(output: Any, expr: Any) -> Any:

@@ -31,6 +31,10 @@ class Span:
         text = f"{self.lo}..{'' if self.hi is None else self.hi}"
         return f"{text}:{self.step}" if self.step != 1 else text
 
+    def __contains__(self, size: int) -> bool:
+        above = size >= self.lo and (size - self.lo) % self.step == 0
+        return above and (self.hi is None or size <= self.hi)
+
     def count(self) -> int | float:
         """How many sizes it holds; infinite without an end."""
         if self.hi is None:

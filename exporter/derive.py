@@ -202,6 +202,7 @@ def _needed(guards: tuple[IndexGuard, ...]) -> tuple[IndexGuard, ...]:
         return (
             guard is not other
             and guard.input == other.input
+            and other.parts in ((), guard.parts)
             and all(isinstance(bound, int) for bound in bounds)
             and other.lo >= guard.lo
             and other.hi <= guard.hi

@@ -125,7 +125,7 @@ def export_source(
 ) -> Report:
     """Export a source. See `export`; ``progress`` is called with a stage's name and None where it
     starts, and with its seconds where it ends."""
-    from ..lowering import lower
+    from ..lowering.lower import lower
 
     stages = _Stages(progress)
     wanted = parse_targets(targets)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 import torch
 
-from ..artifacts.contract import Guard, IndexGuard, Origin
+from ..artifacts.contract import Guard, IndexGuard, Origin, Part
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of, evaluate
 from ..lowering.locations import user_location
+from .state import memory_of, written
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, fold, to_expr
 
@@ -29,12 +30,16 @@ aten = torch.ops.aten
 class Values:
     """All values of an integer tensor: between ``lo`` and ``hi``, both included.
 
-    With ``leaf``, they are the values of that input plus something between ``lo`` and ``hi``.
+    With ``leaf``, they are the values of that input plus something between ``lo`` and ``hi``: of
+    the part of the input that ``parts`` give. ``axes`` are then the input's axes that the tensor
+    still has, in order, until it is reshaped (None).
     """
 
     lo: Expr
     hi: Expr
     leaf: int | None = None
+    parts: tuple[Part, ...] = ()
+    axes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def index_guards(
     """
     analysis = _Analysis(traced, symbols)
     guards: dict[Expr, Guard] = {}
-    by_value: dict[tuple[int, Expr, Expr], IndexGuard] = {}
+    by_value: dict[tuple[Any, ...], IndexGuard] = {}
     refused: list[Diagnostic] = []
     for node in traced.program.graph.nodes:
         where = user_location(node.meta.get("stack_trace"))
@@ -76,8 +81,8 @@ def index_guards(
             origin = Origin(f"index of {_name(node)}", where)
             if values.leaf is not None:
                 lo, hi = fold("-", lowest, values.lo), fold("-", highest, values.hi)
-                guard = IndexGuard(values.leaf, lo, hi, origin)
-                by_value.setdefault((values.leaf, lo, hi), guard)
+                guard = IndexGuard(values.leaf, lo, hi, origin, values.parts)
+                by_value.setdefault((values.leaf, lo, hi, values.parts), guard)
                 continue
             for condition in ((">=", values.lo, lowest), ("<=", values.hi, highest)):
                 condition = _without_one(condition)
@@ -201,11 +206,14 @@ _INDEXING: dict[Any, Callable[[torch.fx.Node], list[_Use]]] = {
 
 _SAME_VALUES = {
     aten.view, aten.reshape, aten._unsafe_view, aten.unsqueeze, aten.squeeze, aten.expand,
-    aten.expand_as, aten.slice, aten.select, aten.clone, aten.alias, aten.contiguous, aten.detach,
+    aten.expand_as, aten.clone, aten.alias, aten.contiguous, aten.detach,
     aten.detach_, aten.permute, aten.transpose, aten.t, aten.flatten, aten.unflatten,
     aten.lift_fresh_copy, aten.repeat, aten.repeat_interleave, aten.flip, aten.roll, aten.narrow,
     aten.index_select, aten.gather, aten.index, aten.diagonal, aten.movedim, aten.unfold,
     aten.broadcast_to, aten.tile, aten.view_as, aten.reshape_as, aten.swapaxes,
+}  # fmt: skip
+_KEEP_AXES = {
+    aten.clone, aten.alias, aten.contiguous, aten.detach, aten.detach_, aten.lift_fresh_copy,
 }  # fmt: skip
 _CASTS = {aten.to, aten._to_copy, aten.type_as}
 _BOOLEAN = {
@@ -233,7 +241,7 @@ class _Analysis:
             for node_name, target in names.items()
             if target in state
         }
-        self._mutated = set(signature.buffers_to_mutate.values())
+        self._written = written(traced.program.graph)
 
     def expr(self, expression: Any) -> Expr:
         return to_expr(expression, self._symbols)
@@ -256,7 +264,8 @@ class _Analysis:
             number = self.number(node)
             return Values(number, number)
         if node not in self._known:
-            self._known[node] = self._values(node)
+            changes = memory_of(node) in self._written
+            self._known[node] = None if changes else self._values(node)
         return self._known[node]
 
     def _values(self, node: torch.fx.Node) -> Values | None:
@@ -271,8 +280,12 @@ class _Analysis:
         if node.target is operator.getitem:
             return _getitem(self, node)
         packet = getattr(node.target, "overloadpacket", None)
+        if packet in (aten.slice, aten.select, aten.narrow):
+            return self._part(node)
         if packet in _SAME_VALUES:
-            return self.values(node.args[0])
+            values = self.values(node.args[0])
+            keeps_axes = packet in _KEEP_AXES
+            return values if values is None or keeps_axes else replace(values, axes=None)
         if packet in _CASTS:
             source = node.args[0].meta["val"]  # type: ignore[union-attr]
             integral = not (source.is_floating_point() or source.is_complex())
@@ -284,13 +297,49 @@ class _Analysis:
 
     def _input(self, node: torch.fx.Node) -> Values | None:
         if node.name in self._leaf_of:
-            return Values(0, 0, self._leaf_of[node.name])
+            rank = node.meta["val"].dim()
+            return Values(0, 0, self._leaf_of[node.name], (), tuple(range(rank)))
         constant = self._constants.get(node.name)
         if constant is None or constant.dtype.is_floating_point or constant.numel() == 0:
             return None
         if constant.dtype.is_complex:
             return None
         return Values(int(constant.min()), int(constant.max()))
+
+    def _part(self, node: torch.fx.Node) -> Values | None:
+        """A slice or one position along an axis: of an input, the part that counts."""
+        values = self.values(node.args[0])
+        if values is None or values.leaf is None:
+            return values
+        source, result = _shape(node.args[0]), _shape(node)
+        packet = node.target.overloadpacket  # type: ignore[union-attr]
+        dim = int(_argument(node, 1, "dim", 0)) % len(source)
+        length = self.expr(symbol_of(source[dim]))
+        if packet is aten.select:
+            start = self.number(_argument(node, 2, "index"))
+            if isinstance(start, int) and start < 0:
+                start = fold("+", length, start)
+            stop = fold("+", start, 1)
+        else:
+            start = self.number(_argument(node, 2, "start") or 0)
+            if isinstance(start, int) and start < 0:
+                start = fold("max", 0, fold("+", length, start))
+            if _argument(node, 4, "step", 1) != 1 or not isinstance(start, (int, str, tuple)):
+                return None
+            stop = fold("+", start, self.expr(symbol_of(result[dim])))
+        if (start, stop) == (0, length):
+            return values
+        if values.axes is None:
+            return None
+        axis = values.axes[dim]
+        outer = next((part for part in values.parts if part.axis == axis), None)
+        if outer is not None:
+            start, stop = fold("+", outer.start, start), fold("+", outer.start, stop)
+        parts = (*(part for part in values.parts if part.axis != axis), Part(axis, start, stop))
+        axes = values.axes
+        if packet is aten.select:
+            axes = axes[:dim] + axes[dim + 1 :]
+        return replace(values, parts=parts, axes=axes)
 
 
 def _argument(node: torch.fx.Node, position: int, name: str, default: Any = None) -> Any:
@@ -317,14 +366,15 @@ def _add(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
     if a.leaf is not None and b.leaf is not None:
         return None
     leaf = a.leaf if a.leaf is not None else b.leaf
-    return Values(fold("+", a.lo, b.lo), fold("+", a.hi, b.hi), leaf)
+    whole = a if a.leaf is not None else b
+    return Values(fold("+", a.lo, b.lo), fold("+", a.hi, b.hi), leaf, whole.parts, None)
 
 
 def _sub(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
     a, b = analysis.values(node.args[0]), analysis.values(node.args[1])
     if a is None or b is None or b.leaf is not None or node.kwargs.get("alpha", 1) != 1:
         return None
-    return Values(fold("-", a.lo, b.hi), fold("-", a.hi, b.lo), a.leaf)
+    return Values(fold("-", a.lo, b.hi), fold("-", a.hi, b.lo), a.leaf, a.parts, None)
 
 
 def _mul(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
@@ -384,12 +434,12 @@ def _union(analysis: _Analysis, nodes: Any) -> Values | None:
     if any(part is None for part in parts):
         return None
     known = [part for part in parts if part is not None]
-    if len({part.leaf for part in known}) > 1:
+    if len({(part.leaf, part.parts) for part in known}) > 1:
         return None
     lows, highs = [part.lo for part in known], [part.hi for part in known]
     lo = lows[0] if len(set(lows)) == 1 else ("min", *lows)
     hi = highs[0] if len(set(highs)) == 1 else ("max", *highs)
-    return Values(lo, hi, known[0].leaf)
+    return Values(lo, hi, known[0].leaf, known[0].parts, None)
 
 
 def _full(position: int) -> Callable[[_Analysis, torch.fx.Node], Values | None]:

@@ -1,235 +1,30 @@
-"""Does an expression hold for every size of a box? Proved, refuted with a counterexample, or unknown.
+"""Proofs about guards at export: `artifacts.prove`, and z3 for what that leaves undecided.
 
-Three ways, cheapest first: interval arithmetic; every point, in numpy, where there are few enough;
-z3. z3 is given a budget of steps rather than of time, so that the same question has the same answer
-on a slow machine.
+z3 is given a budget of steps rather than of time, so that the same question has the same answer on a
+slow machine.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
+from ..artifacts.expr import Expr, dims_of
+from ..artifacts.prove import Box, Span, Verdict, values_on
+from ..artifacts.prove import holds as holds_without_z3
 
-from ..artifacts.expr import COMPARISONS, Expr, dims_of
+__all__ = ["Box", "Span", "Verdict", "holds", "values_on"]
 
-MAX_POINTS = 4_000_000
-Z3_STEPS = 2_000_000
-_SAFE = 2**62
-
-
-@dataclass(frozen=True)
-class Span:
-    """``lo``, ``lo + step``, … up to ``hi`` (None: without end)."""
-
-    lo: int
-    hi: int | None
-    step: int = 1
-
-    def __str__(self) -> str:
-        text = f"{self.lo}..{'' if self.hi is None else self.hi}"
-        return f"{text}:{self.step}" if self.step != 1 else text
-
-    def __contains__(self, value: int) -> bool:
-        above = value >= self.lo and (value - self.lo) % self.step == 0
-        return above and (self.hi is None or value <= self.hi)
-
-    def count(self) -> float:
-        if self.hi is None:
-            return math.inf
-        return max(0, (self.hi - self.lo) // self.step + 1)
-
-
-Box = Mapping[str, Span]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """``share`` is the part of the points where the expression holds, as far as it is known."""
-
-    status: Literal["proved", "refuted", "unknown"]
-    counterexample: dict[str, int] | None = None
-    share: float | None = None
+_MAX_POINTS = 4_000_000
+_Z3_STEPS = 2_000_000
 
 
 def holds(expr: Expr, box: Box) -> Verdict:
-    """Whether a comparison or logic expression holds at every point of ``box``.
-
-    Args:
-        expr: over dims that ``box`` gives a span. A division by what is not positive fails.
-        box: the span of each dim; an unbounded one is proved for all sizes or not at all.
-    """
-    names = sorted(dims_of(expr))
-    if _interval_proof(expr, box):
-        return Verdict("proved", share=1.0)
-    points = math.prod(box[name].count() for name in names)
-    if points <= MAX_POINTS and _stays_small(expr, box):
-        return _every_point(expr, names, box)
-    return _z3(expr, names, box)
-
-
-def values_on(expr: Expr, axes: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The truth of ``expr`` on broadcastable int64 arrays, False where a divisor is not positive."""
-    poisoned: list[np.ndarray] = []
-    with np.errstate(divide="ignore", invalid="ignore"):
-        truth = np.asarray(_numpy(expr, axes, poisoned), dtype=bool)
-    for bad in poisoned:
-        truth = truth & ~bad
-    return truth
-
-
-def _every_point(expr: Expr, names: list[str], box: Box) -> Verdict:
-    grids = []
-    for position, name in enumerate(names):
-        span = box[name]
-        assert span.hi is not None
-        line = np.arange(span.lo, span.hi + 1, span.step, dtype=np.int64)
-        grids.append(line.reshape([-1 if axis == position else 1 for axis in range(len(names))]))
-    shape = [grid.size for grid in grids]
-    truth = np.broadcast_to(values_on(expr, dict(zip(names, grids, strict=True))), shape)
-    if truth.all():
-        return Verdict("proved", share=1.0)
-    at = np.unravel_index(int(np.argmin(truth)), truth.shape)
-    point = {name: int(grid.ravel()[i]) for name, grid, i in zip(names, grids, at, strict=True)}
-    return Verdict("refuted", point, float(truth.mean()))
-
-
-def _numpy(expr: Expr, axes: Mapping[str, np.ndarray], poisoned: list[np.ndarray]) -> Any:
-    if isinstance(expr, int):
-        return np.int64(expr)
-    if isinstance(expr, str):
-        return axes[expr]
-    op = expr[0]
-    values = [_numpy(operand, axes, poisoned) for operand in expr[1:]]
-    if op in ("//", "%"):
-        bad = np.asarray(values[1] <= 0)
-        poisoned.append(bad)
-        divisor = np.where(bad, 1, values[1])
-        return values[0] // divisor if op == "//" else values[0] % divisor
-    result = values[0]
-    if op == "not":
-        return ~np.asarray(result, dtype=bool)
-    for value in values[1:]:
-        result = _NUMPY[op](result, value)
-    return result
-
-
-_NUMPY: dict[str, Any] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "==": np.equal,
-    "!=": np.not_equal,
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-}
-
-
-# --- intervals ------------------------------------------------------------------------------------
-
-
-def bounds(expr: Expr, box: Box) -> tuple[float, float]:
-    """An interval that holds the value of an arithmetic expression; infinite where it is open.
-
-    A division by an interval that is not positive is unbounded both ways.
-    """
-    if isinstance(expr, int):
-        return expr, expr
-    if isinstance(expr, str):
-        span = box[expr]
-        return span.lo, math.inf if span.hi is None else span.hi
-    op = expr[0]
-    sides = [bounds(operand, box) for operand in expr[1:]]
-    low, high = sides[0]
-    for a, b in sides[1:]:
-        if op == "+":
-            low, high = low + a, high + b
-        elif op == "-":
-            low, high = low - b, high - a
-        elif op == "*":
-            corners = [_times(x, y) for x in (low, high) for y in (a, b)]
-            low, high = min(corners), max(corners)
-        elif op == "min":
-            low, high = min(low, a), min(high, b)
-        elif op == "max":
-            low, high = max(low, a), max(high, b)
-        elif a <= 0:
-            return -math.inf, math.inf
-        elif op == "//":
-            corners = [_floor(x, y) for x in (low, high) for y in (a, b)]
-            low, high = min(corners), max(corners)
-        elif op == "%":
-            low, high = (low, high) if 0 <= low and high < a else (0, b - 1)
-        else:
-            return -math.inf, math.inf
-    return low, high
-
-
-def _times(a: float, b: float) -> float:
-    return 0 if a == 0 or b == 0 else a * b
-
-
-def _floor(a: float, b: float) -> float:
-    if math.isinf(a):
-        return a
-    if math.isinf(b):
-        return 0 if a >= 0 else -1
-    return a // b
-
-
-def _interval_proof(expr: Expr, box: Box) -> bool:
-    if not isinstance(expr, tuple):
-        return False
-    op = expr[0]
-    if op == "and":
-        return all(_interval_proof(operand, box) for operand in expr[1:])
-    if op == "or":
-        return _divides_safely(expr, box) and any(
-            _interval_proof(operand, box) for operand in expr[1:]
-        )
-    if op not in COMPARISONS or not _divides_safely(expr, box):
-        return False
-    (a, b), (c, d) = (bounds(operand, box) for operand in expr[1:])
-    return {
-        "==": a == b == c == d and not math.isinf(a),
-        "!=": b < c or d < a,
-        "<": b < c,
-        "<=": b <= c and not (math.isinf(b) and math.isinf(c)),
-        ">": a > d,
-        ">=": a >= d and not (math.isinf(a) and math.isinf(d)),
-    }[op]
-
-
-def _divides_safely(expr: Expr, box: Box) -> bool:
-    if not isinstance(expr, tuple):
-        return True
-    if expr[0] in ("//", "%") and bounds(expr[2], box)[0] <= 0:
-        return False
-    return all(_divides_safely(operand, box) for operand in expr[1:])
-
-
-def _stays_small(expr: Expr, box: Box) -> bool:
-    """Whether int64 can hold every value on the way."""
-    if not isinstance(expr, tuple):
-        return True
-    if not all(_stays_small(operand, box) for operand in expr[1:]):
-        return False
-    if expr[0] in ("+", "-", "*"):
-        low, high = bounds(expr, box)
-        return -_SAFE < low and high < _SAFE
-    return True
-
-
-# --- z3 -------------------------------------------------------------------------------------------
+    """Whether ``expr`` holds at every point of ``box``; unbounded dims are for z3."""
+    verdict = holds_without_z3(expr, box, _MAX_POINTS)
+    if verdict.status != "unknown":
+        return verdict
+    return _z3(expr, sorted(dims_of(expr)), box)
 
 
 def _z3(expr: Expr, names: list[str], box: Box) -> Verdict:
@@ -239,7 +34,7 @@ def _z3(expr: Expr, names: list[str], box: Box) -> Verdict:
     divisors: list[Any] = []
     claim = _z3_term(expr, variables, divisors, z3)
     solver = z3.Solver()
-    solver.set("rlimit", Z3_STEPS)
+    solver.set("rlimit", _Z3_STEPS)
     for name, variable in variables.items():
         span = box[name]
         solver.add(variable >= span.lo)

@@ -34,6 +34,8 @@ def forbidden(traced: Trace) -> list[Diagnostic]:
                 )
             )
         for root in _written(node):
+            if root.op != "placeholder":
+                continue
             if root.name in state:
                 found.append(
                     Diagnostic(
@@ -55,6 +57,16 @@ def forbidden(traced: Trace) -> list[Diagnostic]:
                     )
                 )
     return found
+
+
+def written(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
+    """The nodes whose memory some op writes to: they change after they are made."""
+    return frozenset(
+        root
+        for node in graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload)
+        for root in _written(node)
+    )
 
 
 def _given(node: torch.fx.Node) -> dict[str, Any]:
@@ -81,7 +93,7 @@ def _is_random(node: torch.fx.Node) -> bool:
 
 
 def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The graph's inputs whose memory an op writes to."""
+    """The nodes whose memory an op writes to."""
     given = _given(node)
     roots = []
     for argument in node.target._schema.arguments:  # type: ignore[union-attr]
@@ -90,13 +102,11 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
         value = given.get(argument.name)
         for written in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(written, torch.fx.Node):
-                root = _root(written)
-                if root.op == "placeholder":
-                    roots.append(root)
+                roots.append(memory_of(written))
     return roots
 
 
-def _root(node: torch.fx.Node) -> torch.fx.Node:
+def memory_of(node: torch.fx.Node) -> torch.fx.Node:
     """The node whose memory this one is a view of (or may be)."""
     while isinstance(node.target, torch._ops.OpOverload):
         given = _given(node)

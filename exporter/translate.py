@@ -149,6 +149,8 @@ def simplified(guard: Any, is_positive: Callable[[sympy.Symbol], bool]) -> Any:
 
     ``is_positive`` says whether a symbol is at least 1 at every call (its range is checked first).
     """
+    if isinstance(guard, (sympy.And, sympy.Or, sympy.Not)):
+        return guard.func(*[simplified(each, is_positive) for each in guard.args])
     if not isinstance(guard, (sympy.Eq, sympy.Ne)):
         return guard
     left, right = guard.args

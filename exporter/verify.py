@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from ..artifacts.contract import Contract, TensorOutput, ValueSource
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, evaluate
+from ..artifacts.weights import Weight, read_weights, write_weights
 from .breaks import eager_failure
 from .eager import run_eager, same_numbers
 from .examples import axis_sizes, drawn, resized
@@ -123,7 +123,14 @@ def _drawn_leaves(
         for guard in contract.index_guards:
             if guard.input == index:
                 lo, hi = evaluate(guard.lo, point.sizes), evaluate(guard.hi, point.sizes)
-                tensor = tensor.clamp(lo, hi)
+                part = tensor
+                for each in guard.parts:
+                    start, stop = (
+                        evaluate(each.start, point.sizes),
+                        evaluate(each.stop, point.sizes),
+                    )
+                    part = part.narrow(each.axis, start, stop - start)
+                part.clamp_(lo, hi)
         leaves.append(tensor)
     return leaves
 
@@ -164,11 +171,11 @@ def _replay(bundle: Path, calls: Sequence[_Call], workdir: Path) -> list[dict[st
     folder.mkdir()
     for number, call in enumerate(calls):
         tensors = {
-            f"{index}": leaf.contiguous()
+            f"{index}": weight_of(leaf)
             for index, leaf in enumerate(call.leaves)
             if isinstance(leaf, torch.Tensor)
         }
-        save_file(tensors, folder / f"{number}.inputs.safetensors")
+        write_weights(folder / f"{number}.inputs.safetensors", tensors)
     (folder / "calls.json").write_text(json.dumps({"count": len(calls)}))
     command = [sys.executable, "-m", "tcexport.runtime.replay", str(bundle), str(folder)]
     try:
@@ -185,7 +192,29 @@ def _replay(bundle: Path, calls: Sequence[_Call], workdir: Path) -> list[dict[st
                 notes=last_words(done.returncode, done.stderr),
             )
         )
-    return [load_file(folder / f"{number}.outputs.safetensors") for number in range(len(calls))]
+    files = [folder / f"{number}.outputs.safetensors" for number in range(len(calls))]
+    return [
+        {name: tensor_of(weight) for name, weight in read_weights(_mapped(file)).items()}
+        for file in files
+    ]
+
+
+def _mapped(file: Path) -> memoryview:
+    return memoryview(file.read_bytes())
+
+
+def weight_of(tensor: torch.Tensor) -> Weight:
+    """A tensor as the bits that a safetensors file holds."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    contiguous = tensor.detach().contiguous()
+    if dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        contiguous = contiguous.view(torch.uint16 if dtype == "bfloat16" else torch.uint8)
+    return Weight(contiguous.numpy(), dtype)
+
+
+def tensor_of(weight: Weight) -> torch.Tensor:
+    """The tensor whose bits `weight_of` gave."""
+    return torch.from_numpy(weight.data.copy()).view(getattr(torch, weight.dtype))
 
 
 def last_words(status: int, stderr: str) -> tuple[str, ...]:
