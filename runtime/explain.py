@@ -197,11 +197,17 @@ def _check_index(
         needs = f"{render(guard.lo)} <= {path} <= {render(guard.hi)} ({error})"
         _refuse(contract, "TC309", path, got="sizes", needs=needs, origin=guard.origin)
     array = seen.array()
+    first = [0] * array.ndim
+    for part in guard.parts:
+        first[part.axis] = evaluate(part.start, dims)
+        stop = evaluate(part.stop, dims)
+        array = array[(slice(None),) * part.axis + (slice(first[part.axis], stop),)]
     outside = (array < lo) | (array > hi)
     if not outside.any():
         return
-    at = tuple(int(place) for place in np.argwhere(outside)[0])
-    got = f"{array[at].item()} at [{', '.join(map(str, at))}]" if at else f"{array.item()}"
+    within = tuple(int(place) for place in np.argwhere(outside)[0])
+    at = tuple(place + start for place, start in zip(within, first, strict=True))
+    got = f"{array[within].item()} at [{', '.join(map(str, at))}]" if at else f"{array.item()}"
     _refuse(contract, "TC309", path, got=got, needs=f"{lo} <= {path} <= {hi}", origin=guard.origin)
 
 

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ..artifacts.contract import AxisSource, Contract, ContractError, Dim, Fixed, TensorInput
+from ..artifacts.contract import (
+    AxisSource,
+    Contract,
+    ContractError,
+    Dim,
+    Fixed,
+    IndexGuard,
+    TensorInput,
+)
 from ..artifacts.expr import Expr, floordiv, mod, to_python, walk
 from .tensors import WITHOUT_NUMPY, Seen
 
@@ -52,6 +60,7 @@ def _expressions(contract: Contract) -> list[Expr]:
     found: list[Expr] = [guard.expr for guard in contract.guards]
     for guard in contract.index_guards:
         found += [guard.lo, guard.hi]
+        found += [end for part in guard.parts for end in (part.start, part.stop)]
     for item in contract.inputs:
         if isinstance(item, TensorInput):
             found += item.shape
@@ -71,7 +80,7 @@ def _compile(contract: Contract, sizes: Sequence[Expr], for_numpy: bool) -> Chec
         "max": max,
         "floordiv": floordiv,
         "mod": mod,
-        "within": _numpy_within if for_numpy else _seen_within,
+        "within": _numpy_within,
         "Tensor": np.ndarray if for_numpy else Seen,
         "int": int,
         "str": str,
@@ -94,7 +103,8 @@ def _compile(contract: Contract, sizes: Sequence[Expr], for_numpy: bool) -> Chec
         *_axes(contract, names),
         *(to_python(guard.expr, names) for guard in contract.guards),
         *(
-            f"within(a{guard.input}, {to_python(guard.lo, names)}, {to_python(guard.hi, names)})"
+            f"within({_part(guard, contract, names, for_numpy)}, "
+            f"{to_python(guard.lo, names)}, {to_python(guard.hi, names)})"
             for guard in contract.index_guards
         ),
     ]
@@ -164,6 +174,21 @@ def _axes(contract: Contract, names: dict[str, str]) -> list[str]:
     return conditions
 
 
+def _part(
+    guard: IndexGuard, contract: Contract, names: dict[str, str], for_numpy: bool
+) -> str:
+    """The values that an index guard is about: an input, or a part of it along some axes."""
+    array = f"a{guard.input}" if for_numpy else f"a{guard.input}.array()"
+    if not guard.parts:
+        return array
+    along = {
+        part.axis: f"{to_python(part.start, names)}:{to_python(part.stop, names)}"
+        for part in guard.parts
+    }
+    rank = len(contract.inputs[guard.input].shape)  # type: ignore[union-attr]
+    return f"{array}[{', '.join(along.get(axis, ':') for axis in range(rank))}]"
+
+
 def _numpy_within(array: np.ndarray, lo: int, hi: int) -> bool:
     """Whether all values lie in ``lo..hi``. Without a lower end of its own, one pass is enough:
     seen as unsigned, negative values are the largest."""
@@ -174,10 +199,6 @@ def _numpy_within(array: np.ndarray, lo: int, hi: int) -> bool:
             hi >= 0 and np.maximum.reduce(array.view(_UNSIGNED[array.itemsize]), None) <= hi
         )
     return bool(array.min() >= lo and array.max() <= hi)
-
-
-def _seen_within(seen: Seen, lo: int, hi: int) -> bool:
-    return _numpy_within(seen.array(), lo, hi)
 
 
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
