@@ -93,11 +93,14 @@ def _print_summary(report: Report, verbose: bool) -> None:
     lines = dim_lines(report.dims)
     made = [each for each in report.verified if not each.skipped]
     if verbose:
-        lines += [f"{_point(each)}: {_outcome(each)}" for each in report.verified]
-    else:
-        worst = max((each.error for each in made), default=0.0)
-        points = "; ".join(_point(each) for each in made)
-        lines.append(f"equals eager, within {worst:.1e}, at {points}")
+        lines += [f"{_point(each)}: error {each.error:.1e}" for each in made]
+    elif made:
+        worst = max(each.error for each in made)
+        within = f"within {worst:.1e}" if worst else "exactly"
+        lines.append(f"equals eager {within} at {'; '.join(_point(each) for each in made)}")
+    lines += [
+        f"{_point(each)}: not compared, {each.skipped}" for each in report.verified if each.skipped
+    ]
     lines.append(
         f"{size_text(report.size)} for {', '.join(report.targets)}, "
         f"of which weights {size_text(report.weights_size)}"
@@ -109,10 +112,6 @@ def _print_summary(report: Report, verbose: bool) -> None:
 def _point(checked: Checked) -> str:
     sizes = ", ".join(f"{name}={size}" for name, size in checked.sizes.items())
     return f"{checked.why} ({sizes})" if sizes else checked.why
-
-
-def _outcome(checked: Checked) -> str:
-    return f"not compared: {checked.skipped}" if checked.skipped else f"error {checked.error:.1e}"
 
 
 def _as_json(report: Report) -> dict[str, Any]:

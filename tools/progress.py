@@ -44,12 +44,17 @@ class Progress:
             ended = " …" if seconds is None else f" {seconds:.1f} s"
             print(f"{stage}{ended}", file=sys.stderr, flush=True)
         elif seconds is None:
-            self._stop()
-            self._status = self._console.status(f"{stage} …")
-            self._status.start()
+            self._spin(f"{stage} …")
         else:
             self._stop()
             self._console.print(f"[green]✓[/green] {stage}  [dim]{seconds:.1f} s[/dim]")
+            # The compiler's process tells only of ends: a sign of life until the next.
+            self._spin("…")
+
+    def _spin(self, text: str) -> None:
+        self._stop()
+        self._status = self._console.status(text)
+        self._status.start()
 
     def _stop(self) -> None:
         if self._status is not None:
