@@ -135,6 +135,10 @@ def see(value: Any) -> Seen:
         if callable(getattr(value, flag, None)) and getattr(value, flag)():
             raise NotATensor(f"a tensor with {flag}() set", attempt)
     try:
+        if not hasattr(value, "__dlpack_c_exchange_api__"):
+            device = tuple(map(int, value.__dlpack_device__()))
+            if device != CPU:
+                return Seen(None, "", (), device)
         tensor = _ffi.from_dlpack(value)
     except Exception as error:  # whatever the producer raises: it does not export this tensor
         reason = str(error).strip().splitlines()
