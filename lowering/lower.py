@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import torch
+from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
 from .targets import CPU_TARGETS
@@ -63,7 +66,8 @@ def lower(
         what = f"unknown target {unknown[0]!r}" if unknown else "no target is named"
         raise ExportError(Diagnostic("TC506", what, notes=(f"known targets: {known}",)))
     request = Request(str(workdir / "program.pt2"), targets, str(workdir))
-    torch.export.save(program, request.program)
+    with _flat(program):
+        torch.export.save(program, request.program)
     request_path = workdir / "request.json"
     request_path.write_bytes(msgspec.json.encode(request))
     answer_path(workdir).unlink(missing_ok=True)
@@ -82,6 +86,24 @@ def lower(
         libc=answer.libc,
         unguarded_indices=answer.unguarded_indices,
     )
+
+
+@contextmanager
+def _flat(program: torch.export.ExportedProgram) -> Iterator[None]:
+    """While active, the program takes and returns flat tuples: the graph is flat already, and classes
+    of the user's (named tuples, the outputs of transformers) can't be loaded in another process."""
+    entry = program.module_call_graph[0]
+    signature = entry.signature
+    assert signature is not None
+    in_spec = pytree.tree_structure((tuple(range(signature.in_spec.num_leaves)), {}))
+    out_spec = pytree.tree_structure(tuple(range(signature.out_spec.num_leaves)))
+    entry.signature = dataclasses.replace(
+        signature, in_spec=in_spec, out_spec=out_spec, forward_arg_names=None
+    )
+    try:
+        yield
+    finally:
+        entry.signature = signature
 
 
 def _run_worker(request_path: Path, progress: Callable[[str, float], None]) -> None:
