@@ -278,7 +278,7 @@ def _write(output: Path, outputs: Mapping[str, Any]) -> None:
     import numpy as np
 
     arrays = {
-        path: np.ascontiguousarray(value)
+        path: np.asarray(value, order="C")
         for path, value in outputs.items()
         if isinstance(value, (np.ndarray, int)) and not isinstance(value, bool)
     }
