@@ -20,6 +20,11 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
 
+# Without this annotation, TVM takes even four bytes from its heap, at each turn of the loop around;
+# StorageRewrite loses it. So code from here is compiled within PassContext(config=PASS_CONFIG).
+ON_STACK = {"disable_lower_builtin": tirx.IntImm("bool", 1)}
+PASS_CONFIG = {"tirx.disable_storage_rewrite": True}
+
 Expr = Any
 Size = int | None
 
@@ -66,7 +71,7 @@ def param(name: str, shape: Sequence[Expr], dtype: str = FLOAT) -> tirx.Buffer:
 
 def local(shape: Sequence[int], dtype: str = FLOAT) -> tirx.Buffer:
     """A small buffer of one thread: registers or stack, so keep it under some ten kilobytes."""
-    return T.alloc_buffer(tuple(shape), dtype, scope="local")
+    return T.alloc_buffer(tuple(shape), dtype, scope="local", annotations=ON_STACK)
 
 
 def workspace(shape: Sequence[Expr], dtype: str = FLOAT) -> tirx.Buffer:

@@ -22,7 +22,8 @@ Where the pass stands in the pipeline::
     StaticPlanBlockMemory, LowerAllocTensor, KillAfterLastUse, LowerRuntimeBuiltin,
     ComputePrimValue, VMShapeLower, AttachGlobalSymbol
     mark_noalias
-    tvm.compile(…, relax_pipeline=Sequential([]), tir_pipeline="s_tir")
+    with PassContext(config=PASS_CONFIG):  # of prim_func.py
+        tvm.compile(…, relax_pipeline=Sequential([]), tir_pipeline="s_tir")
 
 FuseTIR must be over, because it needs the blocks that this pass replaces by loops. mark_noalias
 must be last, because VMShapeLower adds a function (``shape_func``), and ComputePrimValue may.
@@ -41,7 +42,7 @@ from tvm.sym import Analyzer
 
 from ..targets import CpuTarget
 from . import vector_math
-from .prim_func import Expr, as_expression, let, lets_by
+from .prim_func import ON_STACK, Expr, as_expression, let, lets_by
 
 log = logging.getLogger(__name__)
 
@@ -368,7 +369,7 @@ class _Rewriter:
             scratch = _Scratch(1, _int64(0))
             with lets_by(scratch.keep):
                 value = self.value(part.value, point)
-            result += scratch.allocations + scratch.stores
+            result += scratch.allocations + scratch.statements
             if isinstance(part, tirx.Bind):
                 point[part.var] = tirx.Var(part.var.name, part.var.ty)
                 result.append(tirx.Bind(point[part.var], value))
@@ -471,17 +472,25 @@ class _Scratch:
 
     def __init__(self, length: int, position: Expr) -> None:
         self.allocations: list[tirx.Stmt] = []
-        self.stores: list[tirx.Stmt] = []
+        self.statements: list[tirx.Stmt] = []
         self._length = length
         self._position = position
 
     def keep(self, value: Expr) -> Expr:
         if isinstance(value, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
             return value
-        buffer = tirx.decl_buffer((self._length,), value.ty.dtype, "value", scope="local")
-        self.allocations.append(tirx.AllocBuffer(buffer))
-        self.stores.append(tirx.BufferStore(buffer, value, [self._position]))
-        return tirx.BufferLoad(buffer, [self._position])
+        length, position = self._length, self._position
+        lanes = value.ty.dtype.lanes
+        if lanes > 1:
+            length, position = lanes, tirx.Ramp(_int64(0), _int64(1), lanes)
+        element = str(value.ty.dtype).split("x")[0]
+        buffer = tirx.decl_buffer((length,), element, "value", scope="local")
+        variable = tirx.Var("value", value.ty)
+        self.allocations.append(tirx.AllocBuffer(buffer, ON_STACK))
+        self.statements.append(tirx.BufferStore(buffer, value, [position]))
+        # A variable, and not the load: Select with a load in it becomes a branch.
+        self.statements.append(tirx.Bind(variable, tirx.BufferLoad(buffer, [position])))
+        return variable
 
 
 def _is_float32(value: Expr) -> bool:
@@ -748,7 +757,7 @@ def _emit_columns(stage: _Stage, reduction: _Reduction, rewriter: _Rewriter) -> 
                 value = rewriter.value(reduction.value, point | variables)
                 value = reduction.combine(own, value)
             update = tirx.BufferStore(store.buffer, value, at)
-            return _sequence([*scratch.allocations, *scratch.stores, update])
+            return _sequence([*scratch.allocations, *scratch.statements, update])
 
         rows = along(step)
         for axis in reversed(stage.reduce):
@@ -786,16 +795,7 @@ def _emit_partials(
                 value = rewriter.value(reduction.value, point)
                 value = reduction.combine(tirx.BufferLoad(buffer, [where]), value)
             store = tirx.BufferStore(buffer, value, [where])
-            return scratch.allocations, _sequence([*scratch.stores, store])
-
-        def merge(to: tirx.Buffer, where: Expr, source: Expr, length: int) -> _Update:
-            scratch = _Scratch(length, where)
-            with lets_by(scratch.keep):
-                value = reduction.combine(
-                    tirx.BufferLoad(to, [where]), tirx.BufferLoad(partial, [source])
-                )
-            store = tirx.BufferStore(to, value, [where])
-            return scratch.allocations, _sequence([*scratch.stores, store])
+            return scratch.allocations, _sequence([*scratch.statements, store])
 
         def lanes(count: int, make: Callable[[tirx.Var], _Update]) -> tirx.Stmt:
             lane = tirx.Var("lane", "int64")
@@ -813,12 +813,17 @@ def _emit_partials(
         block, step, left = (tirx.Var(name, "int64") for name in ("block", "step", "left"))
         first = block * _int64(_REDUCTION_BLOCK)
         steps = tirx.truncdiv(tirx.min(whole - first, _int64(_REDUCTION_BLOCK)), _int64(_PARTIALS))
-        tree = []
-        half = _PARTIALS // 2
-        while half > 1:
-            tree.append(lanes(half, lambda lane, h=half: merge(partial, lane, lane + _int64(h), h)))
-            half //= 2
-        tree.append(single(merge(partial, _int64(0), _int64(1), 1)))
+        every = tirx.Ramp(_int64(0), _int64(1), _PARTIALS)
+        scratch = _Scratch(1, _int64(0))
+        with lets_by(scratch.keep):
+            partials = tirx.BufferLoad(partial, [every])
+            merged = vector_math.reduce_lanes(partials, reduction.combine, _PARTIALS)
+            merged = reduction.combine(tirx.BufferLoad(total, [_int64(0)]), merged)
+        merge = [
+            *scratch.allocations,
+            *scratch.statements,
+            tirx.BufferStore(total, merged, [_int64(0)]),
+        ]
         in_block = [
             lanes(_PARTIALS, clear),
             _for(
@@ -831,8 +836,7 @@ def _emit_partials(
                     ),
                 ),
             ),
-            *tree,
-            single(merge(total, _int64(0), _int64(0), 1)),
+            *merge,
         ]
         body = _sequence(
             [
@@ -848,8 +852,8 @@ def _emit_partials(
         return _sequence(
             [
                 *bindings,
-                tirx.AllocBuffer(total),
-                tirx.AllocBuffer(partial),
+                tirx.AllocBuffer(total, ON_STACK),
+                tirx.AllocBuffer(partial, ON_STACK),
                 tirx.BufferStore(total, reduction.identity, [_int64(0)]),
                 body,
                 tirx.BufferStore(store.buffer, tirx.BufferLoad(total, [_int64(0)]), result),

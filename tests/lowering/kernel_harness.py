@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tvm
+from tcexport.lowering.kernels.prim_func import PASS_CONFIG
 from tcexport.lowering.targets import CPU_TARGETS, CpuTarget
 from tvm import tirx
 
@@ -31,7 +32,8 @@ def compile_kernel(func: tirx.PrimFunc, target: CpuTarget) -> Callable[..., np.n
     The output starts as NaN, so that an element that is never written shows.
     """
     module = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
-    kernel = tvm.compile(module, target=dict(target.llvm), tir_pipeline="s_tir")["kernel"]
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        kernel = tvm.compile(module, target=dict(target.llvm), tir_pipeline="s_tir")["kernel"]
 
     def call(inputs: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
         output = tvm.runtime.tensor(np.full(shape, np.nan, np.float32))

@@ -7,6 +7,7 @@ import torch
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tcexport.lowering.kernels.prim_func import PASS_CONFIG
 from tcexport.lowering.kernels.schedule import mark_noalias, schedule_rest, unscheduled
 from tcexport.lowering.targets import CPU_TARGETS
 from torch.nn import functional as F
@@ -143,12 +144,13 @@ def _lower(module, target):
 def _compiled(level):
     target = CPU_TARGETS[level]
     _, module = _lower(_relax_module(), target)
-    executable = tvm.compile(
-        module,
-        target=tvm.target.Target(dict(target.llvm)),
-        relax_pipeline=tvm.transform.Sequential([]),
-        tir_pipeline="s_tir",
-    )
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        executable = tvm.compile(
+            module,
+            target=tvm.target.Target(dict(target.llvm)),
+            relax_pipeline=tvm.transform.Sequential([]),
+            tir_pipeline="s_tir",
+        )
     return relax.VirtualMachine(executable, tvm.cpu())["main"]
 
 
@@ -157,7 +159,11 @@ def _check(level, x, y):
     for (name, (_, expected)), output in zip(CASES.items(), outputs, strict=True):
         wanted = expected(x, y).numpy()
         assert output.numpy().dtype == wanted.dtype, name
-        np.testing.assert_allclose(output.numpy(), wanted, rtol=2e-5, atol=2e-5, err_msg=name)
+        # Float sums differ by rounding, in proportion to how much is added up.
+        tolerance = 2e-7 * len(x.flatten()) ** 0.5 * 10 if "sum" in name else 2e-5
+        np.testing.assert_allclose(
+            output.numpy(), wanted, rtol=2e-5, atol=max(tolerance, 2e-5), err_msg=name
+        )
 
 
 @settings(max_examples=12, deadline=None)
