@@ -20,7 +20,7 @@ from ..artifacts.names import suggestions
 from .options import DimRequest, is_dim_name
 
 AxisName: TypeAlias = "str | int | None"
-Axes: TypeAlias = "dict[str, tuple[AxisName, ...]]"
+Axes: TypeAlias = "Mapping[str, tuple[AxisName, ...]]"
 
 _OPERATORS: dict[type, str] = {
     ast.Add: "+",
@@ -72,7 +72,7 @@ def parse_axes(values: Sequence[str]) -> Axes:
     Raises:
         UsageError: TC008, not of this form, or an input twice; TC007, a name that is none.
     """
-    axes: Axes = {}
+    axes: dict[str, tuple[AxisName, ...]] = {}
     for value in values:
         path, equals, names = value.partition("=")
         path = path.strip()
@@ -142,7 +142,7 @@ def annotated_axes(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor])
     Raises:
         UsageError: TC007, an annotation of another rank than the example has.
     """
-    axes: Axes = {}
+    axes: dict[str, tuple[AxisName, ...]] = {}
     for name, annotation in _annotations(module).items():
         text = _jaxtyping_dims(annotation)
         if text is None or name not in tensors:

@@ -212,6 +212,7 @@ def _example(
             )
         )
     args, kwargs = example or ((), {})
+    _check_keywords(module, kwargs, parameters)
     positional = [name for name, each in parameters.items() if each.kind in _POSITIONAL]
     args, kwargs = merged(args, kwargs, positional, given)
     args, kwargs = _spread(args, kwargs, parameters)
@@ -268,6 +269,25 @@ def _check_roots(
         )
 
 
+def _check_keywords(
+    module: torch.nn.Module, kwargs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> None:
+    """A dict as ``example_inputs`` holds keyword arguments; a model may take the dict itself."""
+    unknown = [name for name in kwargs if name not in parameters]
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    if unknown and not takes_any:
+        raise UsageError(
+            Diagnostic(
+                "TC005",
+                f"{signature_text(module)} has no parameter {', '.join(unknown)}, which "
+                "example_inputs names",
+                location=forward_location(module),
+                notes=("a dict holds keyword arguments",),
+                tries=("example_inputs = ({…},) to pass the dict as one argument",),
+            )
+        )
+
+
 def _spread(
     args: tuple[Any, ...], kwargs: dict[str, Any], parameters: Mapping[str, inspect.Parameter]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -307,8 +327,8 @@ def _named_axes(
     tensors = bound.tensors
     axes: Axes = {}
     for layer in layers:
-        axes = layer | axes
+        axes = {**layer, **axes}
     unnamed = {path: tensor for path, tensor in tensors.items() if path not in axes}
-    axes = annotated_axes(module, unnamed) | axes
+    axes = {**annotated_axes(module, unnamed), **axes}
     others = [path for path, _ in bound.leaves if path not in tensors]
     return check_axes(axes, tensors, others)

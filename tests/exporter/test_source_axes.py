@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tcexport import UsageError
 from tcexport.artifacts.expr import render
 from tcexport.exporter.axes import (
+    Axes,
     axes_from_python,
     check_axes,
     check_dynamic_names,
@@ -32,7 +33,7 @@ example_inputs = (torch.zeros(4, 8, dtype=torch.int64), torch.ones(4, 8))
 """
 
 
-def load(folder: Path, text: str, **options: Any) -> dict[str, Any]:
+def load(folder: Path, text: str, **options: Any) -> Axes:
     path = folder / "model.py"
     path.write_text(dedent(text))
     return load_source(str(path), **options).axes
@@ -220,7 +221,7 @@ def test_axes_of_another_form_are_refused_with_the_right_one(axes: Any, tried: s
 
 
 def test_a_misspelt_dim_is_answered_with_the_nearest_and_the_list() -> None:
-    axes = {"ids": ("batch", "seq"), "x": ("2*seq", None)}
+    axes: Axes = {"ids": ("batch", "seq"), "x": ("2*seq", None)}
     assert dim_names(axes) == ["batch", "seq"]
     check_dynamic_names({"seq": None, "batch": None}, axes)
     assert str(refusal(check_dynamic_names, {"sep": None}, axes)) == (

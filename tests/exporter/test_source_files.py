@@ -183,6 +183,15 @@ def test_a_list_of_example_inputs_is_refused_with_both_forms(tmp_path: Path) -> 
     assert "try: example_inputs = (ids, mask)" in str(caught.value)
 
 
+def test_a_dict_that_is_one_argument_is_told_from_keyword_arguments(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_source(write(tmp_path, PAIR + 'example_inputs = {"user": a, "item": a}'))
+    message = str(caught.value)
+    assert caught.value.code == "TC005"
+    assert "forward(a, b=None) has no parameter user, item" in message
+    assert "try: example_inputs = ({…},) to pass the dict as one argument" in message
+
+
 def test_no_example_inputs_says_what_to_write_and_what_to_type(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_source(write(tmp_path, PAIR))

@@ -428,4 +428,4 @@ def test_a_name_that_the_package_has_not_is_an_attribute_error() -> None:
     import tcexport
 
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
-        tcexport.lod  # type: ignore[attr-defined]  # noqa: B018
+        tcexport.lod  # noqa: B018

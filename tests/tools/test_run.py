@@ -67,7 +67,7 @@ def test_arguments_are_built_from_files_and_values(
     x, ids = np.ones(2, np.float32), np.arange(4).reshape(2, 2)
     np.save("x.npy", x)
     np.savez("one.npz", anything=ids)
-    np.savez("all.npz", **{"x": x, "batch.ids": ids})
+    _write(Path("all.npz"), {"x": x, "batch.ids": ids})
     for typed in (["x=x.npy", "batch.ids=one.npz"], ["all.npz"]):
         args, kwargs = call_arguments(CONTRACT, _values(CONTRACT, typed))
         assert len(args) == 1 and np.array_equal(args[0], x)
