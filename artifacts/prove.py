@@ -15,7 +15,7 @@ import numpy as np
 from .expr import COMPARISONS, Expr, dims_of
 
 MAX_POINTS = 20_000_000
-_SAFE = 2**62
+_INT64 = 2**63
 _BLOCK = 1 << 20
 
 
@@ -66,7 +66,7 @@ def holds(expr: Expr, box: Box, max_points: int = MAX_POINTS) -> Verdict:
     if proved_by_intervals(expr, box):
         return Verdict("proved", share=1.0)
     points = math.prod(box[name].count() for name in names)
-    if points <= max_points and stays_small(expr, box):
+    if points <= max_points and magnitude(expr, box) < _INT64:
         return _every_point(expr, names, box)
     return Verdict("unknown")
 
@@ -227,13 +227,15 @@ def _divides_safely(expr: Expr, box: Box) -> bool:
     return all(_divides_safely(operand, box) for operand in expr[1:])
 
 
-def stays_small(expr: Expr, box: Box) -> bool:
-    """Whether int64 can hold every value on the way."""
-    if not isinstance(expr, tuple):
-        return True
-    if not all(stays_small(operand, box) for operand in expr[1:]):
-        return False
-    if expr[0] in ("+", "-", "*"):
-        low, high = bounds(expr, box)
-        return -_SAFE < low and high < _SAFE
-    return True
+def magnitude(expr: Expr, box: Box) -> float:
+    """A bound on the absolute value of every number on the way to an expression's value, whatever
+    the divisors are."""
+    if isinstance(expr, int):
+        return abs(expr)
+    if isinstance(expr, str):
+        span = box[expr]
+        return math.inf if span.hi is None else max(abs(span.lo), abs(span.hi))
+    sides = [magnitude(operand, box) for operand in expr[1:]]
+    if expr[0] in ("+", "-"):
+        return sum(sides)
+    return math.prod(max(side, 1) for side in sides) if expr[0] == "*" else max(sides)

@@ -86,7 +86,7 @@ def choose_target(targets: Sequence[Target], machine: Machine, path: Path) -> Ta
                 "TC404",
                 f"{path} was built for {built}; this machine is {machine}",
                 notes=tuple(f"{target.name}: {unfit[target]}" for target in candidates),
-                tries=_tries(machine),
+                tries=(f"unset {LEVEL_ENVIRONMENT}",) if asked else _tries(machine),
             )
         )
     return max(fitting, key=lambda target: CPU_LEVELS[target.level].rank)

@@ -62,12 +62,15 @@ def contract_of(
     return msgspec.structs.replace(base, **more)
 
 
-def compiled(build: Callable[[Any], None], level: str = "x86-64-v3") -> bytes:
+def compiled(
+    build: Callable[[Any], None], level: str = "x86-64-v3", *, parallel: bool = False
+) -> bytes:
     """A library with a Relax function ``main``.
 
     Args:
         build: fills a relax.BlockBuilder.
         level: an LLVM CPU name.
+        parallel: run the outermost loop of every kernel on TVM's threads.
     """
     import tvm
     from tvm import relax
@@ -77,10 +80,25 @@ def compiled(build: Callable[[Any], None], level: str = "x86-64-v3") -> bytes:
     target = tvm.target.Target(
         {"kind": "llvm", "mtriple": "x86_64-unknown-linux-gnu", "mcpu": level}
     )
-    executable = tvm.compile(builder.get(), target=target)
+    module = builder.get()
+    if parallel:
+        module = _in_parallel(relax.transform.LegalizeOps()(module))
+    executable = tvm.compile(module, target=target)
     with tempfile.TemporaryDirectory() as folder:
         executable.export_library(f"{folder}/model.so")
         return Path(folder, "model.so").read_bytes()
+
+
+def _in_parallel(module: Any) -> Any:
+    from tvm import s_tir, tirx
+
+    for variable, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc):
+            schedule = s_tir.Schedule(function)
+            for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+                schedule.parallel(schedule.get_loops(block)[0])
+            module[variable] = schedule.mod["main"].with_attr("global_symbol", variable.name_hint)
+    return module
 
 
 def pack(

@@ -1,0 +1,206 @@
+"""Threads: as many as asked, the caller's affinity untouched, clear words after a fork."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tcexport.artifacts.contract import TensorInput, TensorOutput
+from tcexport.artifacts.errors import UsageError
+from tcexport.runtime.threads import ENVIRONMENT, thread_count, usable_cores
+
+from .bundles import compiled, contract_of, dim, multiply_and_sizes, pack
+from .test_library import python
+
+
+@pytest.fixture(scope="module")
+def parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of ``x @ y`` in parallel loops."""
+    contract = contract_of(
+        {
+            "x": TensorInput("x", "float32", ("n", "k")),
+            "y": TensorInput("y", "float32", ("k", "m")),
+        },
+        [TensorOutput("xy", "float32", ("n", "m"), 0)],
+        [dim("n", 0, 0, 1, None), dim("k", 0, 1, 1, None), dim("m", 1, 1, 1, None)],
+    )
+    path = tmp_path_factory.mktemp("parallel") / "m.tcpkg"
+    code = compiled(multiply_and_sizes, parallel=True)
+    return pack(path, contract, {"x86-64-v3": code}, sizes=("n",), results=2)
+
+
+USE = """
+from tcexport.runtime import load
+x = np.ones((64, 64), np.float32)
+def call(model):
+    np.testing.assert_array_equal(model(x, x), x @ x)
+def threads():
+    return len(os.listdir("/proc/self/task"))
+"""
+
+
+def test_the_callers_affinity_is_untouched(parallel: Path) -> None:
+    script = (
+        USE
+        + """
+before = os.sched_getaffinity(0)
+for count in (1, 2, 3):
+    model = load(path, num_threads=count)
+    call(model)
+    worker = threading.Thread(target=call, args=(model,))
+    worker.start(); worker.join()
+    tasks = {frozenset(os.sched_getaffinity(int(task))) for task in os.listdir("/proc/self/task")}
+    print(os.sched_getaffinity(0) == before, tasks == {frozenset(before)})
+"""
+    )
+    assert set(python(script, parallel).split("\n")) == {"True True"}
+
+
+def test_worker_threads_are_as_many_as_asked(parallel: Path) -> None:
+    script = (
+        USE
+        + """
+start = threads()
+one = load(path, num_threads=1)
+call(one)
+print(threads() - start)
+def other():
+    three, two = load(path, num_threads=3), load(path, num_threads=2)
+    before = threads()
+    call(two); call(three); call(two); call(one)
+    print(threads() - before)
+worker = threading.Thread(target=other)
+worker.start(); worker.join()
+"""
+    )
+    assert python(script, parallel).split() == ["0", "2"]
+
+
+def test_models_with_other_counts_take_turns(parallel: Path) -> None:
+    script = (
+        USE
+        + """
+models = [load(path, num_threads=count) for count in (1, 2, 4, 3)]
+import tvm_ffi
+used = tvm_ffi.get_global_func("runtime.NumThreads")
+for _ in range(2):
+    for model in models:
+        call(model)
+        print(used())
+"""
+    )
+    assert python(script, parallel).split() == ["1", "2", "4", "3"] * 2
+
+
+def test_a_thread_that_ends_takes_its_workers_along(parallel: Path) -> None:
+    script = (
+        USE
+        + """
+model = load(path, num_threads=3)
+call(model)
+before = threads()
+for _ in range(20):
+    worker = threading.Thread(target=call, args=(model,))
+    worker.start(); worker.join()
+print(threads() - before)
+"""
+    )
+    assert python(script, parallel) == "0"
+
+
+def test_a_fork_before_the_first_call_works(parallel: Path) -> None:
+    script = (
+        USE
+        + """
+model = load(path, num_threads=2)
+child = os.fork()
+call(model)
+if child == 0:
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert python(script, parallel) == "0"
+
+
+def test_a_fork_after_a_call_is_an_error_not_a_hang(parallel: Path) -> None:
+    script = (
+        USE
+        + """
+from tcexport.artifacts.errors import InternalError
+model = load(path, num_threads=2)
+call(model)
+child = os.fork()
+if child == 0:
+    try:
+        call(model)
+    except InternalError as error:
+        assert "forked" in str(error)
+        worker = threading.Thread(target=call, args=(model,))
+        worker.start(); worker.join()
+        os._exit(7)
+    os._exit(1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+call(model)
+one = load(path, num_threads=1)
+def alone():
+    call(one)
+    child = os.fork()
+    call(one)
+    if child == 0:
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert python(script, parallel) == "7"
+
+
+def test_idle_workers_do_not_burn_the_cpu(parallel: Path) -> None:
+    script = (
+        USE
+        + """
+import time
+model = load(path, num_threads=2)
+call(model)
+time.sleep(0.05)
+before = time.process_time()
+time.sleep(0.5)
+print(time.process_time() - before < 0.05)
+"""
+    )
+    assert python(script, parallel) == "True"
+
+
+def test_the_users_own_settings_of_tvm_stand(parallel: Path) -> None:
+    script = USE + "call(load(path))\nprint(os.environ['TVM_THREAD_POOL_SPIN_COUNT'])"
+    assert python(script, parallel, TVM_THREAD_POOL_SPIN_COUNT="77") == "77"
+
+
+def test_the_count_comes_from_the_argument_then_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    assert thread_count(None) == usable_cores()
+    monkeypatch.setenv(ENVIRONMENT, "5")
+    assert thread_count(None) == 5
+    assert thread_count(3) == 3
+
+
+def test_no_more_cores_than_the_affinity_allows() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1025, "two", 1.5, True])
+def test_bad_counts_are_refused(count: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"TC008.*num_threads"):
+        thread_count(count)
+    monkeypatch.setenv(ENVIRONMENT, str(count))
+    with pytest.raises(UsageError, match=f"TC008.*{ENVIRONMENT}"):
+        thread_count(None)
