@@ -37,7 +37,7 @@ _rule(
     "source not found",
     "The file named as the source does not exist, or is of a kind that is not read.",
     "Nothing can be exported from it.",
-    "Give a .py file, `file.py:ClassName`, a saved .pt2 program or an .onnx file.",
+    "Give a .py file, `file.py:ClassName` or a saved .pt2 program.",
 )
 _rule(
     "TC002",
