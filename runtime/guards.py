@@ -174,9 +174,7 @@ def _axes(contract: Contract, names: dict[str, str]) -> list[str]:
     return conditions
 
 
-def _part(
-    guard: IndexGuard, contract: Contract, names: dict[str, str], for_numpy: bool
-) -> str:
+def _part(guard: IndexGuard, contract: Contract, names: dict[str, str], for_numpy: bool) -> str:
     """The values that an index guard is about: an input, or a part of it along some axes."""
     array = f"a{guard.input}" if for_numpy else f"a{guard.input}.array()"
     if not guard.parts:

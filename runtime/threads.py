@@ -34,22 +34,19 @@ def thread_count(asked: int | None) -> int:
     Raises:
         UsageError: TC008, not a number from 1 to 1024.
     """
-    text: object = asked
-    source = "num_threads"
-    if asked is None:
-        source, text = ENVIRONMENT, os.environ.get(ENVIRONMENT)
-        if text is None:
-            return usable_cores()
-    try:
-        if isinstance(text, bool):
-            raise ValueError
-        count = int(text)  # type: ignore[call-overload]
-        if not 1 <= count <= MAX_THREADS:
-            raise ValueError
-    except (TypeError, ValueError):
+    if asked is not None:
+        return _checked("num_threads", asked, asked)
+    text = os.environ.get(ENVIRONMENT)
+    if text is None:
+        return usable_cores()
+    return _checked(ENVIRONMENT, text, int(text) if text.isdecimal() else None)
+
+
+def _checked(source: str, given: object, count: object) -> int:
+    if type(count) is not int or not 1 <= count <= MAX_THREADS:
         raise UsageError(
-            Diagnostic("TC008", f"{source}={text!r}: needs a number from 1 to {MAX_THREADS}")
-        ) from None
+            Diagnostic("TC008", f"{source}={given!r}: needs a number from 1 to {MAX_THREADS}")
+        )
     return count
 
 

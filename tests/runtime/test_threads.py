@@ -104,6 +104,10 @@ before = threads()
 for _ in range(20):
     worker = threading.Thread(target=call, args=(model,))
     worker.start(); worker.join()
+import time
+deadline = time.monotonic() + 10
+while threads() > before and time.monotonic() < deadline:
+    time.sleep(0.01)
 print(threads() - before)
 """
     )
