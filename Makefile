@@ -22,7 +22,8 @@ test: lint
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	ln -sfn $(CURDIR) $(VENV)/checkout/tcexport  # mypy checks the package by its name
+	MYPYPATH=$(VENV)/checkout $(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
 zoo: $(VENV)/.installed
@@ -35,6 +36,7 @@ docs: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install -e '.[test]'
+	mkdir -p $(VENV)/checkout
 	touch $@
 
 # The runtime alone, as it is deployed.
