@@ -185,7 +185,10 @@ def convert(value: Any, dtype: str) -> Any:
     if str(value.ty.dtype) == dtype:
         return value
     if dtype == "bool":
-        return tirx.NE(value, tirx.const(0, str(value.ty.dtype)))
+        zero = tirx.const(0, str(value.ty.dtype))
+        if "float" in str(value.ty.dtype):  # NaN is True, and NE would say that it is 0
+            return tirx.any(value < zero, value > zero, tirx.isnan(value))
+        return tirx.NE(value, zero)
     return value.astype(dtype)
 
 

@@ -125,6 +125,16 @@ def relu(x: Any) -> Any:
     return tirx.Select(x < constant(0, x), constant(0, x), x)  # NaN is not less
 
 
+def differ(a: Any, b: Any) -> Any:
+    """a != b. LLVM's code for tirx.NE of floats is an *ordered* comparison: false for NaN."""
+    dtype = str(a.ty.dtype)
+    if dtype == "bool":
+        return tirx.NE(a.astype("int8"), b.astype("int8"))
+    if not is_float(dtype):
+        return tirx.NE(a, b)
+    return tirx.any(a < b, a > b, tirx.isnan(a), tirx.isnan(b))
+
+
 def _truncated_quotient(a: Any, b: Any) -> Any:
     if is_float(str(a.ty.dtype)):
         return tirx.trunc(a / b)
@@ -138,7 +148,7 @@ def _floored_quotient(a: Any, b: Any) -> Any:
     remainder = _libm("fmod", a, b)
     quotient = (a - remainder) / b
     zero = constant(0, a)
-    wrong_side = tirx.all(tirx.NE(remainder, zero), tirx.NE(b < zero, remainder < zero))
+    wrong_side = tirx.all(differ(remainder, zero), differ(b < zero, remainder < zero))
     quotient = tirx.Select(wrong_side, quotient - constant(1, a), quotient)
     floored = tirx.floor(quotient)
     floored = tirx.Select(quotient - floored > constant(0.5, a), floored + constant(1, a), floored)
@@ -151,7 +161,7 @@ def _remainder(a: Any, b: Any) -> Any:
         return tirx.floormod(a, b)
     zero = constant(0, a)
     remainder = _libm("fmod", a, b)
-    wrong_side = tirx.all(tirx.NE(remainder, zero), tirx.NE(b < zero, remainder < zero))
+    wrong_side = tirx.all(differ(remainder, zero), differ(b < zero, remainder < zero))
     return tirx.Select(wrong_side, remainder + b, remainder)
 
 
@@ -183,9 +193,8 @@ _UNARY: dict[str, Element] = {
     "round": lambda x: tirx.nearbyint(x) if is_float(str(x.ty.dtype)) else x,
     "rsqrt": lambda x: constant(1, x) / tirx.sqrt(x),
     "sigmoid": sigmoid,
-    "sign": lambda x: tirx.Select(
-        x > constant(0, x), constant(1, x), tirx.Select(x < constant(0, x), constant(-1, x), x)
-    ),
+    "sign": lambda x: (x > constant(0, x)).astype(str(x.ty.dtype))
+    - (x < constant(0, x)).astype(str(x.ty.dtype)),
     "silu": silu,
     "sin": tirx.sin,
     "sinh": lambda x: _libm("sinh", x),
@@ -437,7 +446,7 @@ def convert_atan2(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
 
 _COMPARISONS: dict[str, Element] = {
     "eq": lambda a, b: tirx.EQ(a, b),
-    "ne": lambda a, b: tirx.NE(a, b),
+    "ne": differ,
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
     "gt": lambda a, b: a > b,
@@ -461,7 +470,7 @@ for _name, _element in _COMPARISONS.items():
 _LOGIC: dict[str, Element] = {
     "logical_and": tirx.all,
     "logical_or": tirx.any,
-    "logical_xor": lambda a, b: tirx.NE(a.astype("int8"), b.astype("int8")),
+    "logical_xor": differ,
     "bitwise_and": lambda a, b: a & b,
     "bitwise_or": lambda a, b: a | b,
     "bitwise_xor": lambda a, b: a ^ b,
