@@ -1,0 +1,185 @@
+import math
+
+import torch
+from torch.nn import functional as F
+
+X = torch.tensor([[-math.inf, -3.5, -1.0, -0.5, -0.0], [0.0, 1e-5, 0.5, 2.5, math.nan]])
+
+
+def floats(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape) * 2
+
+
+UNARY = [
+    torch.abs,
+    torch.neg,
+    torch.exp,
+    torch.expm1,
+    torch.sigmoid,
+    torch.tanh,
+    torch.erf,
+    torch.sin,
+    torch.cos,
+    torch.tan,
+    torch.atan,
+    torch.sinh,
+    torch.asinh,
+    torch.floor,
+    torch.ceil,
+    torch.round,
+    torch.trunc,
+    torch.sign,
+    torch.relu,
+    torch.square,
+    torch.reciprocal,
+    torch.isnan,
+    torch.isinf,
+    torch.isfinite,
+    F.gelu,
+    lambda x: F.gelu(x, approximate="tanh"),
+    F.silu,
+    F.leaky_relu,
+    F.elu,
+    F.selu,
+    F.softplus,
+    F.hardswish,
+    F.hardsigmoid,
+    F.relu6,
+    F.mish,
+    lambda x: x.clamp(-1, 1),
+    lambda x: x.clamp(min=0.25),
+    lambda x: x.clamp_max(0.25),
+    lambda x: x**2,
+    lambda x: x**3,
+    lambda x: x.abs() ** 0.5,
+    lambda x: x.abs() ** 1.7,
+    lambda x: 2.0**x,
+    lambda x: torch.log(x.abs()),
+    lambda x: torch.log2(x.abs()),
+    lambda x: torch.log10(x.abs()),
+    lambda x: torch.log1p(x.abs()),
+    lambda x: torch.rsqrt(x.abs()),
+    lambda x: torch.sqrt(x.abs()),
+    lambda x: x.nan_to_num(1.0, 2.0, 3.0),
+]
+
+
+def test_functions_of_one_float(agree) -> None:
+    agree(UNARY, (X,), (floats(1, 1),), (floats(3, 7),), (floats(1, 33),))
+
+
+def test_functions_of_doubles(agree) -> None:
+    functions = [torch.tanh, torch.erf, torch.exp, torch.sigmoid, F.gelu, F.silu, torch.log1p]
+    inputs = [(torch.rand(2, 5, dtype=torch.float64),), (torch.rand(1, 1, dtype=torch.float64),)]
+    agree(functions, *inputs, tolerance=1e-12)
+
+
+BINARY = [
+    torch.add,
+    torch.sub,
+    torch.mul,
+    torch.div,
+    torch.maximum,
+    torch.minimum,
+    torch.atan2,
+    torch.fmod,
+    torch.remainder,
+    torch.eq,
+    torch.ne,
+    torch.lt,
+    torch.le,
+    torch.gt,
+    torch.ge,
+    lambda x, y: torch.add(x, y, alpha=2.5),
+    lambda x, y: torch.sub(x, y, alpha=2),
+    lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    lambda x, y: x // y,
+    lambda x, y: x.abs() ** y,
+    lambda x, y: torch.where(x > y, x, 0.0),
+    lambda x, y: torch.where(x > y, -math.inf, y),
+    lambda x, y: x.masked_fill(y > 0, -math.inf),
+    lambda x, y: (x > 0) & (y > 0),
+    lambda x, y: (x > 0) | ~(y > 0),
+    lambda x, y: torch.logical_xor(x > 0, y > 0),
+    lambda x, y: (x > 0) == (y > 0),
+    lambda x, y: torch.clamp(x, y, y + 1),
+    lambda x, y: torch.lerp(x, y, 0.25),
+]
+
+
+def test_functions_of_two_floats_with_nan(agree) -> None:
+    other = X.flip(0).clone()
+    agree(BINARY, (X, other), (floats(1, 1), floats(1, 1)), (floats(5, 3), floats(5, 3)))
+
+
+def test_operands_are_broadcast(agree) -> None:
+    functions = [torch.add, torch.sub, torch.lt, torch.maximum, lambda x, y: x[:, None] * y]
+    agree(
+        functions,
+        (floats(4, 6), floats(6)),
+        (floats(1, 1), floats(1)),
+        (floats(3, 5), floats(5)),
+    )
+
+
+INTEGERS = [
+    lambda i: i + 2,
+    lambda i: i * 2.5,
+    lambda i: i / 2,
+    lambda i: i // 3,
+    lambda i: i // -3,
+    lambda i: i % 3,
+    lambda i: i % -3,
+    lambda i: torch.div(i, 3, rounding_mode="trunc"),
+    lambda i: torch.fmod(i, 3),
+    lambda i: i**2,
+    lambda i: i**5,
+    lambda i: -i,
+    lambda i: abs(i),
+    lambda i: ~i,
+    lambda i: i & 6,
+    lambda i: i ^ 3,
+    lambda i: i | 8,
+    lambda i: i.clamp(-2, 2),
+    lambda i: i > 1,
+    lambda i: i == 2.5,
+    lambda i: i + True,
+    lambda i: torch.sqrt(i.abs()),
+    lambda i: torch.exp(i),
+    lambda i: 1.0 - i,
+    lambda i: i.sign(),
+    lambda i: i.bool(),
+    lambda i: i.float() / 3,
+    lambda i: i.to(torch.float64) * 0.1,
+    lambda i: i.to(torch.int32) + i,
+    lambda i: i.to(torch.int8) * 3,
+    lambda i: i.to(torch.uint8) + 1,
+    lambda i: (i > 0) + (i > 1),
+    lambda i: (i > 0) * 1.5,
+    lambda i: (i > 0).to(torch.int64) - 1,
+    lambda i: torch.where(i > 0, 1, 0),
+    lambda i: torch.where(i > 0, i, 0.5),
+    lambda i: i.float().to(torch.int64),
+    lambda i: (i.float() * 0.7).to(torch.int32),
+]
+
+
+def test_integers_keep_torchs_dtypes_and_rounding(agree) -> None:
+    example = torch.arange(-6, 6).reshape(3, 4)
+    agree(INTEGERS, (example,), (torch.tensor([[-7]]),), (torch.arange(-10, 5).reshape(5, 3),))
+
+
+def test_numbers_do_not_change_a_tensors_dtype(agree) -> None:
+    functions = [
+        lambda x: x.double() * 0.1,
+        lambda x: x * 3,
+        lambda x: 2 - x,
+        lambda x: x + torch.tensor(1.5, dtype=torch.float64),
+        lambda x: x.int() + torch.tensor(2),
+        lambda x: x.shape[0] * x,
+        lambda x: x / x.shape[1] ** 0.5,
+        lambda x: x * math.sqrt(x.shape[1]),
+        lambda x: x + x.shape[0] / 3,
+    ]
+    agree(functions, (floats(3, 4),), (floats(1, 1),), (floats(7, 2),))
