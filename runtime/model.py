@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ from .tensors import (
     Seen,
     Slot,
     Staging,
-    as_numpy_bits,
+    copy_of,
     empty_tensor,
     exporter_of,
     from_bits,
@@ -46,13 +48,14 @@ from .tensors import (
 )
 from .threads import POOLS, thread_count
 
+_HERE = POOLS.here
 _NAIVE_ALLOCATOR = 1
 _CPU = 1
 
 
-@dataclass
+@dataclass(frozen=True)
 class Metrics:
-    """Counts since a model was loaded; all threads together.
+    """Counts since a model was loaded, at one moment; all threads together.
 
     ``copies`` are inputs that had to be copied (strided or unaligned), ``copied_bytes`` their
     size; ``violations`` counts refused calls by code.
@@ -61,18 +64,30 @@ class Metrics:
     calls: int = 0
     copies: int = 0
     copied_bytes: int = 0
-    violations: Counter[str] = field(default_factory=Counter)
+    violations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Code:
-    """The compiled code and what it is called with; shared by all threads. ``weights_span`` are
-    the addresses that the mapped weights lie in."""
+    """The compiled code and what it is called with; shared by all threads."""
 
     library: Any
     entry: Entry
     weights: tuple[Any, ...]
-    weights_span: tuple[int, int]
+
+
+class _Counts:
+    """What one thread has counted: nobody else writes to it, so that it needs no lock."""
+
+    __slots__ = ("calls", "copied_bytes", "copies")
+
+    def __init__(self) -> None:
+        self.calls = self.copies = self.copied_bytes = 0
+
+    def add(self, other: _Counts) -> None:
+        self.calls += other.calls
+        self.copies += other.copies
+        self.copied_bytes += other.copied_bytes
 
 
 class _Worker:
@@ -80,7 +95,7 @@ class _Worker:
 
     SHAPES = 256
 
-    def __init__(self, code: _Code) -> None:
+    def __init__(self, code: _Code, counts: _Counts) -> None:
         ffi = load_ffi()
         vm = code.library["vm_load_executable"]()
         vm["vm_initialization"](_CPU, 0, _NAIVE_ALLOCATOR)
@@ -94,6 +109,7 @@ class _Worker:
         self._item = ffi.get_global_func("ffi.ArrayGetItem")
         self._shapes: dict[Sizes, Any] = {}
         self.staging = Staging()
+        self.counts = counts
 
     def run(self, *arguments: Any) -> list[Any]:
         """Call the compiled function; the tensors that it returns."""
@@ -144,7 +160,6 @@ class Model:
         contract: what every call is held against.
         manifest: what the file says of itself.
         target: the binary chosen for this machine.
-        metrics: counts of calls, copies and refusals.
         num_threads: worker threads for one call.
     """
 
@@ -182,19 +197,27 @@ class Model:
                 Diagnostic("TC401", f"{bundle.path} is not a bundle: {error}")
             ) from None
         load_runtime(bundle, machine)
-        self._code = _Code(load_library(bundle, self.target.library), entry, weights, span)
+        self._code = _Code(load_library(bundle, self.target.library), entry, weights)
         self._configure = load_ffi().get_global_func("runtime.config_threadpool")
         POOLS.expect(self.num_threads)
-        self.metrics = Metrics()
         self._lock = threading.Lock()
+        self._violations: Counter[str] = Counter()
+        self._ended = _Counts()
+        self._counts: list[tuple[weakref.ref[_Worker], _Counts]] = []
         self._plain = is_plain(self.contract.parameters)
         self._arity = len(self.contract.parameters)
         self._first = next(
             (at for at, item in enumerate(self.contract.inputs) if isinstance(item, TensorInput)),
             None,
         )
-        self._may_be_empty = [_may_be_empty(self.contract, item) for item in self.contract.inputs]
-        self._dtypes = [getattr(item, "dtype", "") for item in self.contract.inputs]
+        self._taken = [
+            (index, item.dtype, _may_be_empty(self.contract, item))
+            for index in entry.inputs
+            if isinstance(item := self.contract.inputs[index], TensorInput)
+        ]
+        self._sizes = len(entry.sizes)
+        self._weights_span = span
+        self._returned = _returned(self.contract, self._sizes)
         self._exporters: dict[type, Exporter] = {}
         self._local = threading.local()
         self._local.worker = self._new_worker()  # what the library lacks fails here, not in a call
@@ -223,20 +246,18 @@ class Model:
                 leaves, sizes = self._look_closer(flat)
         except GuardError as error:
             with self._lock:
-                self.metrics.violations[error.code] += 1
+                self._violations[error.code] += 1
             raise
         tensors = self._run(leaves, sizes)
         export = self._exporter(flat)
-        values: list[Any] = []
-        size = len(self._code.entry.sizes)
-        for output in self.contract.outputs:
-            if isinstance(output, TensorOutput):
-                values.append(export(tensors[output.result], output.dtype))
-            elif isinstance(output, SizeOutput):
-                values.append(sizes[size])
-                size += 1
-            else:
-                values.append(output.value)
+        values = [
+            export(tensors[number], known)
+            if kind is TensorOutput
+            else sizes[number]
+            if kind is SizeOutput
+            else known
+            for kind, number, known in self._returned
+        ]
         return self._build(values)
 
     def _look_closer(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sizes]:
@@ -255,51 +276,48 @@ class Model:
 
     def _run(self, leaves: Sequence[Any], sizes: Sizes) -> list[Any]:
         """The results of the compiled function, each in memory of its own."""
-        POOLS.use(self.num_threads, self._configure)
+        if _HERE.count != self.num_threads:
+            POOLS.set(self.num_threads, self._configure)
         try:
             worker: _Worker = self._local.worker
         except AttributeError:
             worker = self._local.worker = self._new_worker()
-        entry = self._code.entry
         arguments: list[Any] = []
         places: list[int] = []
         slots: list[Slot] = []
-        for index in entry.inputs:
+        for index, dtype, may_be_empty in self._taken:
             leaf = leaves[index]
             seen = type(leaf) is Seen
             tensor = leaf.tensor if seen else from_numpy(leaf)
-            if self._may_be_empty[index] and not tensor.numel():
-                tensor = empty_tensor(leaf.shape, self._dtypes[index])
+            if may_be_empty and not tensor.numel():
+                tensor = empty_tensor(leaf.shape, dtype)
             place = tensor.data_ptr()
             if place % ALIGNMENT or not tensor.is_contiguous():
-                dtype = self._dtypes[index]
                 slot = worker.staging.copy(leaf.array() if seen else leaf, dtype)
                 slots.append(slot)
                 tensor, place = slot.tensor, slot.tensor.data_ptr()
             arguments.append(tensor)
             places.append(place)
-        if entry.sizes:
-            arguments.append(worker.shape(sizes[: len(entry.sizes)]))
+        if self._sizes:
+            arguments.append(worker.shape(sizes[: self._sizes]))
         try:
             tensors = worker.run(*arguments)
         except Exception as error:  # tvm_ffi raises what its C++ side names
             del self._local.worker  # its VM stopped in the middle
             raise self._failed(error) from None
-        low, high = self._code.weights_span
+        low, high = self._weights_span
         for number, tensor in enumerate(tensors):
             place = tensor.data_ptr()
             if place in places or low <= place < high:
                 # The model gives back an argument or a weight; what it gives is the caller's to
                 # write to.
-                dtype = str(tensor.dtype)
-                tensors[number] = Staging().copy(as_numpy_bits(tensor, dtype), dtype).tensor
+                tensors[number] = copy_of(tensor)
+        counts = worker.counts
+        counts.calls += 1
         for slot in slots:
+            counts.copies += 1
+            counts.copied_bytes += slot.memory.nbytes
             worker.staging.give_back(slot)
-        with self._lock:
-            self.metrics.calls += 1
-            if slots:
-                self.metrics.copies += len(slots)
-                self.metrics.copied_bytes += sum(slot.memory.nbytes for slot in slots)
         return tensors
 
     def _exporter(self, flat: Sequence[Any]) -> Exporter:
@@ -312,19 +330,53 @@ class Model:
         return self._exporters[kind]
 
     def _new_worker(self) -> _Worker:
+        counts = _Counts()
         try:
-            return _Worker(self._code)
+            worker = _Worker(self._code, counts)
         except Exception as error:  # tvm_ffi raises what its C++ side names
             raise self._failed(error) from None
+        with self._lock:
+            living = []
+            for reference, counted in self._counts:
+                if reference() is None:
+                    self._ended.add(counted)
+                else:
+                    living.append((reference, counted))
+            self._counts = [*living, (weakref.ref(worker), counts)]
+        return worker
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counts of calls, copies and refusals since the model was loaded."""
+        with self._lock:
+            total = _Counts()
+            for counted in [self._ended, *(counts for _, counts in self._counts)]:
+                total.add(counted)
+            return Metrics(total.calls, total.copies, total.copied_bytes, dict(self._violations))
 
     def _failed(self, error: BaseException) -> InternalError:
         text = str(error).strip() or type(error).__name__
         return InternalError(Diagnostic("TC601", f"{self.path}: {text}"))
 
 
-def _may_be_empty(contract: Contract, item: TensorInput | Fixed) -> bool:
+def _may_be_empty(contract: Contract, item: TensorInput) -> bool:
     box = {dim.name: Span(dim.lo, dim.hi) for dim in contract.dims}
-    return isinstance(item, TensorInput) and any(bounds(size, box)[0] <= 0 for size in item.shape)
+    return any(bounds(size, box)[0] <= 0 for size in item.shape)
+
+
+def _returned(contract: Contract, first: int) -> list[tuple[type, int, Any]]:
+    """Where each output comes from: a tensor by its number, with its dtype; a size by its place
+    behind the ``first`` that the compiled function takes; or a value."""
+    places = itertools.count(first)
+    found: list[tuple[type, int, Any]] = []
+    for output in contract.outputs:
+        if isinstance(output, TensorOutput):
+            found.append((TensorOutput, output.result, output.dtype))
+        elif isinstance(output, SizeOutput):
+            found.append((SizeOutput, next(places), None))
+        else:
+            found.append((Fixed, 0, output.value))
+    return found
 
 
 def _map_weights(bundle: Bundle) -> tuple[tuple[Any, ...], tuple[int, int]]:

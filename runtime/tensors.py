@@ -265,6 +265,12 @@ def as_numpy_bits(tensor: Any, dtype: str) -> np.ndarray:
     return np.from_dlpack(_Capsule(capsule))  # type: ignore[arg-type]
 
 
+def copy_of(tensor: Any) -> Any:
+    """A TVM tensor with the same values in memory of its own."""
+    dtype = str(tensor.dtype)
+    return Staging().copy(as_numpy_bits(tensor, dtype), dtype).tensor
+
+
 def to_numpy(tensor: Any, dtype: str) -> np.ndarray:
     """A TVM tensor as a numpy array that keeps its memory alive and can be written to.
 

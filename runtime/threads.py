@@ -85,30 +85,41 @@ def _read(path: str) -> str | None:
         return None  # not Linux, or not mounted
 
 
+class _Here(threading.local):
+    """The calling thread's pool: for how many threads it was made (0: not yet) and is set now."""
+
+    made = 0
+    count = 0
+    lost = 0  # worker threads that a fork left behind in the parent
+
+
 class ThreadPools:
     """Keeps each calling thread's TVM pool at the size that the model it calls was loaded with.
 
     A pool never grows: it is made for the largest count of all models loaded before the thread's
     first call. A model that is loaded later with a larger count gets as many as there are.
+
+    Attributes:
+        here: the calling thread's own state; ``here.count`` is what its pool is set to.
     """
 
     def __init__(self) -> None:
-        self._local = threading.local()
+        self.here = _Here()
         self._largest = 1
         self._lock = threading.Lock()
-        self._generation = 0
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        self._generation += 1
         self._lock = threading.Lock()
+        if self.here.made > 1:
+            self.here.lost, self.here.count = self.here.made, 0
 
     def expect(self, count: int) -> None:
         """A model with this count was loaded."""
         with self._lock:
             self._largest = max(self._largest, count)
 
-    def use(self, count: int, configure: Any) -> None:
+    def set(self, count: int, configure: Any) -> None:
         """Set this thread's pool to ``count`` threads.
 
         Args:
@@ -117,28 +128,24 @@ class ThreadPools:
         Raises:
             InternalError: TC601, the process was forked and this pool's threads stayed behind.
         """
-        local = self._local
-        state = (count, self._generation)
-        if getattr(local, "state", None) == state:
-            return
-        workers, generation = getattr(local, "pool", (0, self._generation))
-        if generation != self._generation and workers > 1:
+        here = self.here
+        if here.lost:
             raise InternalError(
                 Diagnostic(
                     "TC601",
                     "the process was forked after this thread had called a model with "
-                    f"{workers} threads, which do not exist in the child",
+                    f"{here.lost} threads, which do not exist in the child",
                     tries=(
                         "call the model in a new thread of the child",
                         "fork before the first call, or load with num_threads=1",
                     ),
                 )
             )
-        if not workers:
+        if not here.made:
             configure(_BIG, self._largest, _cpus(self._largest))
-            local.pool = self._largest, self._generation
+            here.made = self._largest
         configure(_BIG, count, _cpus(count))
-        local.state = state
+        here.count = count
 
 
 _BIG = 1  # TVM's mode for machines whose cores are alike
