@@ -177,9 +177,13 @@ def _replay(bundle: Path, calls: Sequence[_Call], workdir: Path) -> list[dict[st
         }
         write_weights(folder / f"{number}.inputs.safetensors", tensors)
     (folder / "calls.json").write_text(json.dumps({"count": len(calls)}))
-    command = [sys.executable, "-m", "tcexport.runtime.replay", str(bundle), str(folder)]
+    module = "tcexport.runtime.replay"
+    command = [sys.executable, "-m", module, str(bundle.resolve()), str(folder)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+        # Not in the user's folder, whose files `-m` would make importable.
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, cwd=folder
+        )
     except subprocess.TimeoutExpired:
         raise ExportError(
             Diagnostic("TC503", f"the bundle did not answer within {_SECONDS} s")

@@ -65,6 +65,7 @@ def lower(
         known = ", ".join(CPU_TARGETS)
         what = f"unknown target {unknown[0]!r}" if unknown else "no target is named"
         raise ExportError(Diagnostic("TC506", what, notes=(f"known targets: {known}",)))
+    workdir = workdir.resolve()
     request = Request(str(workdir / "program.pt2"), targets, str(workdir))
     with _flat(program):
         torch.export.save(program, request.program)
@@ -111,8 +112,15 @@ def _run_worker(request_path: Path, progress: Callable[[str, float], None]) -> N
     command = [sys.executable, "-m", f"{package}.worker", str(request_path)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryFile() as stderr:
+        # In a folder of its own: `-m` makes the current one importable, and the user's files there
+        # are not to be taken for ours.
         child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+            command,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=environment,
+            cwd=request_path.parent,
         )
         try:
             assert child.stdout is not None
