@@ -501,6 +501,23 @@ def _is_float(value: Expr) -> bool:
     return "float" in str(value.ty.dtype)
 
 
+def _is_nan(value: Expr) -> Expr:
+    """By the bits: TVM's simplifier believes that x == x, and isnan is not vectorized."""
+    if str(value.ty.dtype) != "float64":
+        value = tirx.Cast(_with_lanes("float32", value), value)
+        bits = tirx.reinterpret(_with_lanes("int32", value), value)
+        magnitude, infinity = 0x7FFFFFFF, 0x7F800000
+    else:
+        bits = tirx.reinterpret(_with_lanes("int64", value), value)
+        magnitude, infinity = 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000
+    return bits & tirx.const(magnitude, bits.ty.dtype) > tirx.const(infinity, bits.ty.dtype)
+
+
+def _with_lanes(dtype: str, value: Expr) -> str:
+    lanes = value.ty.dtype.lanes
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
 def _zero(variable: tirx.Var) -> Expr:
     return tirx.IntImm(variable.ty.dtype, 0)
 
@@ -510,14 +527,14 @@ def _maximum(a: Expr, b: Expr) -> Expr:
     if not _is_float(a):
         return tirx.Max(a, b)
     a, b = let(a), let(b)
-    return tirx.Select(tirx.any(a > b, a != a), a, b)
+    return tirx.Select(tirx.any(a > b, _is_nan(a)), a, b)
 
 
 def _minimum(a: Expr, b: Expr) -> Expr:
     if not _is_float(a):
         return tirx.Min(a, b)
     a, b = let(a), let(b)
-    return tirx.Select(tirx.any(a < b, a != a), a, b)
+    return tirx.Select(tirx.any(a < b, _is_nan(a)), a, b)
 
 
 _EXTREMA = {tirx.Max: _maximum, tirx.Min: _minimum}
@@ -770,6 +787,29 @@ def _emit_columns(stage: _Stage, reduction: _Reduction, rewriter: _Rewriter) -> 
     return _over_last_axis(stage.spatial, _COLUMNS, work, body)
 
 
+_VECTORIZED_CALLS = {
+    "tirx.sqrt",
+    "tirx.floor",
+    "tirx.ceil",
+    "tirx.trunc",
+    "tirx.round",
+    "tirx.nearbyint",
+    "tirx.fabs",
+    "tirx.reinterpret",
+    "tirx.shift_left",
+    "tirx.shift_right",
+    "tirx.bitwise_and",
+}
+
+
+def _vectorizes(body: tirx.Stmt) -> bool:
+    """Whether TVM turns every call of a loop body into one of a vector. Where it cannot, it unrolls
+    the loop, and loses its bindings."""
+    calls: list[ir.Call] = []
+    tvm_ffi.structural_walk(body, (ir.Call, lambda call: calls.append(call)))
+    return all(isinstance(c.op, ir.Op) and c.op.name in _VECTORIZED_CALLS for c in calls)
+
+
 _Update = tuple[list[tirx.Stmt], tirx.Stmt]  # buffers it needs, and what it does
 
 
@@ -800,7 +840,8 @@ def _emit_partials(
         def lanes(count: int, make: Callable[[tirx.Var], _Update]) -> tirx.Stmt:
             lane = tirx.Var("lane", "int64")
             allocations, body = make(lane)
-            return _sequence([*allocations, _for(lane, count, body, "vectorized")])
+            kind = "vectorized" if _vectorizes(body) else "serial"
+            return _sequence([*allocations, _for(lane, count, body, kind)])
 
         def single(update: _Update) -> tirx.Stmt:
             allocations, body = update

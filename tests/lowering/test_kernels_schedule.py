@@ -36,6 +36,13 @@ CASES = {
         lambda x, y: R.sum(R.log(R.abs(x)), axis=-1),
         lambda x, y: x.abs().log().sum(-1),
     ),
+    "sum of sines": (lambda x, y: R.sum(R.sin(x), axis=-1), lambda x, y: x.sin().sum(-1)),
+    "sum of roots of what is positive": (
+        lambda x, y: R.sum(
+            R.where(R.greater(x, y), R.sqrt(R.abs(x)), relax.const(0.0, "float32")), axis=-1
+        ),
+        lambda x, y: torch.where(x > y, x.abs().sqrt(), 0.0).sum(-1),
+    ),
     "mean, and what it is taken from": (
         lambda x, y: R.subtract(x, R.mean(x, axis=-1, keepdims=True)),
         lambda x, y: x - x.mean(-1, keepdim=True),
