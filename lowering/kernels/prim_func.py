@@ -30,6 +30,8 @@ Size = int | None
 
 FLOAT = "float32"
 
+WORTH_THREADS = 16384  # elements; less is done sooner than another thread is woken
+
 _ATTRIBUTES = {
     # One function of a module without noalias takes it from all of them, at five times the time.
     "tirx.noalias": True,
@@ -123,6 +125,16 @@ def as_expression(emit: Callable[[], Expr]) -> Expr:
 
 def parallel(extent: Expr) -> Any:
     return T.parallel(index(extent))
+
+
+def parallel_tasks(tasks: Expr, elements: Expr, body: Callable[[Expr], None]) -> None:
+    """Run ``body`` for each task, in parallel where there are elements enough to wake a thread."""
+    tasks, elements = index(tasks), index(elements)
+    with T.If(elements < index(WORTH_THREADS)):
+        with T.Then(), T.serial(tasks) as task:
+            body(task)
+        with T.Else(), T.parallel(tasks) as task:
+            body(task)
 
 
 def serial(extent: Expr) -> Any:

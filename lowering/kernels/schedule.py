@@ -42,7 +42,7 @@ from tvm.sym import Analyzer
 
 from ..targets import CpuTarget
 from . import vector_math
-from .prim_func import ON_STACK, Expr, as_expression, let, lets_by
+from .prim_func import ON_STACK, WORTH_THREADS, Expr, as_expression, let, lets_by
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ _PARTIALS = 32
 _REDUCTION_BLOCK = 4096  # elements that are summed to partial results before those are added up
 _PIECE = 4096  # elements of a long last axis that make one task
 _COLUMNS = 256  # elements of the last axis that a reduction over other axes keeps in cache
-_WORTH_THREADS = 16384  # elements; less is done sooner than another thread is woken
 
 _SPATIAL, _REDUCE = 0, 2  # IterVar.DataPar, IterVar.CommReduce
 _CHEAP_CALLS = {"tirx.if_then_else", "tirx.likely", "tirx.fabs"}
@@ -654,8 +653,8 @@ def _in_parallel(tasks: Expr, elements: Expr, body: Callable[[tirx.Var], tirx.St
     if _is_constant(tasks, 1):
         return loop("serial")
     if isinstance(elements, tirx.IntImm):
-        return loop("parallel" if int(elements) >= _WORTH_THREADS else "serial")
-    return tirx.IfThenElse(elements < _int64(_WORTH_THREADS), loop("serial"), loop("parallel"))
+        return loop("parallel" if int(elements) >= WORTH_THREADS else "serial")
+    return tirx.IfThenElse(elements < _int64(WORTH_THREADS), loop("serial"), loop("parallel"))
 
 
 def _decode(flat: Expr, axes: Sequence[tirx.IterVar]) -> dict[tirx.Var, Expr]:

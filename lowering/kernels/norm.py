@@ -1,0 +1,221 @@
+"""Layer norm, RMS norm and softmax over the last axis, a row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as T
+
+from ..targets import CpuTarget
+from . import vector_math
+from .prim_func import (
+    Expr,
+    Size,
+    dim,
+    index,
+    let,
+    load,
+    local,
+    parallel_tasks,
+    param,
+    prim_func,
+    serial,
+    store,
+    vector,
+)
+from .vector_math import add, exp, maximum, reduce_lanes
+
+
+def layer_norm(
+    d: int, eps: float, *, weight: bool, bias: bool, residual: bool, target: CpuTarget
+) -> tirx.PrimFunc:
+    """Y = (X - mean) / sqrt(variance + eps) * weight + bias, for any number of rows.
+
+    Parameters: X ``[m, d]``, residual ``[m, d]`` (X + residual is what is normalized), weight
+    ``[d]``, bias ``[d]`` where asked for, Y ``[m, d]``. The variance is taken about the mean, in a
+    second pass, so that nothing cancels.
+    """
+
+    def declare():
+        m = dim(None, "m")
+        x = param("X", (m, d))
+        r = param("residual", (m, d)) if residual else None
+        w = param("weight", (d,)) if weight else None
+        b = param("bias", (d,)) if bias else None
+        y = param("Y", (m, d))
+
+        def row(i: Expr) -> None:
+            source = x
+            if r is not None:
+                _over(d, target.lanes, lambda j, lanes: _store_sum(x, r, y, i, j, lanes))
+                source = y
+            total = _reduce(
+                d, target.lanes, 0.0, add, lambda j, lanes: load(source, i, j, lanes=lanes)
+            )
+            mean = let(total * T.float32(1.0 / d), "mean")
+
+            def deviation(j: Expr, lanes: int) -> Expr:
+                return let(load(source, i, j, lanes=lanes) - vector(mean, lanes))
+
+            def square(j: Expr, lanes: int) -> Expr:
+                value = deviation(j, lanes)
+                return value * value
+
+            squares = _reduce(d, target.lanes, 0.0, add, square)
+            scale = let(T.float32(1.0) / T.sqrt(squares * T.float32(1.0 / d) + T.float32(eps)))
+
+            def write(j: Expr, lanes: int) -> None:
+                value = deviation(j, lanes) * vector(scale, lanes)
+                store(y, _affine(value, w, b, j, lanes), i, j, lanes=lanes)
+
+            _over(d, target.lanes, write)
+
+        return lambda: parallel_tasks(m, m * index(d), row)
+
+    return prim_func(f"layer_norm_{d}", declare)
+
+
+def rms_norm(d: int, eps: float, *, weight: bool, target: CpuTarget) -> tirx.PrimFunc:
+    """Y = X / sqrt(mean of squares + eps) * weight, for any number of rows.
+
+    Parameters: X ``[m, d]``, weight ``[d]`` where asked for, Y ``[m, d]``.
+    """
+
+    def declare():
+        m = dim(None, "m")
+        x = param("X", (m, d))
+        w = param("weight", (d,)) if weight else None
+        y = param("Y", (m, d))
+
+        def row(i: Expr) -> None:
+            def square(j: Expr, lanes: int) -> Expr:
+                value = let(load(x, i, j, lanes=lanes))
+                return value * value
+
+            squares = _reduce(d, target.lanes, 0.0, add, square)
+            scale = let(T.float32(1.0) / T.sqrt(squares * T.float32(1.0 / d) + T.float32(eps)))
+
+            def write(j: Expr, lanes: int) -> None:
+                value = load(x, i, j, lanes=lanes) * vector(scale, lanes)
+                store(y, _affine(value, w, None, j, lanes), i, j, lanes=lanes)
+
+            _over(d, target.lanes, write)
+
+        return lambda: parallel_tasks(m, m * index(d), row)
+
+    return prim_func(f"rms_norm_{d}", declare)
+
+
+def softmax(n: Size, *, log: bool, target: CpuTarget) -> tirx.PrimFunc:
+    """The softmax of each row, or its logarithm.
+
+    Parameters: X ``[m, n]``, Y ``[m, n]``. A row that is all -inf, or has a NaN or +inf in it,
+    becomes NaN, as in torch.
+    """
+
+    def declare():
+        m, width = dim(None, "m"), dim(n, "n")
+        x, y = param("X", (m, width)), param("Y", (m, width))
+
+        def row(i: Expr) -> None:
+            highest = let(
+                _reduce(
+                    width,
+                    target.lanes,
+                    float("-inf"),
+                    maximum,
+                    lambda j, lanes: load(x, i, j, lanes=lanes),
+                ),
+                "highest",
+            )
+
+            def weight(j: Expr, lanes: int) -> Expr:
+                below = load(x, i, j, lanes=lanes) - vector(highest, lanes)
+                value = exp(below, lanes, never_positive=True)
+                if not log:
+                    store(y, value, i, j, lanes=lanes)
+                return value
+
+            total = let(_reduce(width, target.lanes, 0.0, add, weight), "total")
+            if log:
+                shift = let(vector_math.log(total, 1) + highest)
+            else:
+                scale = let(T.float32(1.0) / total)
+
+            def write(j: Expr, lanes: int) -> None:
+                if log:
+                    value = load(x, i, j, lanes=lanes) - vector(shift, lanes)
+                else:
+                    value = load(y, i, j, lanes=lanes) * vector(scale, lanes)
+                store(y, value, i, j, lanes=lanes)
+
+            _over(width, target.lanes, write)
+
+        return lambda: parallel_tasks(m, m * width, row)
+
+    return prim_func("log_softmax" if log else "softmax", declare)
+
+
+def _affine(
+    value: Expr, weight: tirx.Buffer | None, bias: tirx.Buffer | None, j: Expr, lanes: int
+) -> Expr:
+    if weight is not None:
+        value = value * load(weight, j, lanes=lanes)
+    if bias is not None:
+        value = value + load(bias, j, lanes=lanes)
+    return value
+
+
+def _store_sum(
+    x: tirx.Buffer, residual: tirx.Buffer, y: tirx.Buffer, i: Expr, j: Expr, lanes: int
+) -> None:
+    value = load(x, i, j, lanes=lanes) + load(residual, i, j, lanes=lanes)
+    store(y, value, i, j, lanes=lanes)
+
+
+def _over(n: int | Expr, lanes: int, body: Callable[[Expr, int], None]) -> None:
+    """Run ``body`` at each vector of a row, and at each element that is left over."""
+    whole, left = _split(n, lanes)
+    with serial(whole) as j:
+        body(j * index(lanes), lanes)
+    if left is not None:
+        with serial(left) as j:
+            body(whole * index(lanes) + j, 1)
+
+
+def _split(n: int | Expr, lanes: int) -> tuple[Expr, Expr | None]:
+    """The whole vectors of a row, and the elements left over (None if there never are any)."""
+    size = n if isinstance(n, int) else None
+    if isinstance(n, tirx.IntImm):
+        size = int(n)
+    if size is not None:
+        return index(size // lanes), index(size % lanes) if size % lanes else None
+    whole = let(n // index(lanes))
+    return whole, n - whole * index(lanes)
+
+
+def _reduce(
+    n: int | Expr,
+    lanes: int,
+    identity: float,
+    combine: Callable[[Expr, Expr], Expr],
+    value: Callable[[Expr, int], Expr],
+) -> Expr:
+    """Combine ``value`` over a row to a scalar: a vector of partial results, then those."""
+    partial = {lanes: local((lanes,)), 1: local((1,))} if lanes > 1 else {1: local((1,))}
+    for width, buffer in partial.items():
+        store(buffer, vector(identity, width), 0, lanes=width)
+
+    def step(j: Expr, width: int) -> None:
+        buffer = partial[width]
+        store(
+            buffer,
+            combine(load(buffer, 0, lanes=width), value(j, width)),
+            0,
+            lanes=width,
+        )
+
+    _over(n, lanes, step)
+    across = reduce_lanes(load(partial[lanes], 0, lanes=lanes), combine, lanes)
+    return combine(across, load(partial[1], 0, lanes=1))
