@@ -92,7 +92,8 @@ def lower(
 @contextmanager
 def _flat(program: torch.export.ExportedProgram) -> Iterator[None]:
     """While active, the program takes and returns flat tuples: the graph is flat already, and classes
-    of the user's (named tuples, the outputs of transformers) can't be loaded in another process."""
+    of the user's (named tuples, the outputs of transformers) can't be loaded in another process.
+    Torch's own guards speak of the arguments as they were; the contract has replaced them."""
     entry = program.module_call_graph[0]
     signature = entry.signature
     assert signature is not None
@@ -101,10 +102,14 @@ def _flat(program: torch.export.ExportedProgram) -> Iterator[None]:
     entry.signature = dataclasses.replace(
         signature, in_spec=in_spec, out_spec=out_spec, forward_arg_names=None
     )
+    guards, program._guards_code = program._guards_code, []
+    example, program._example_inputs = program._example_inputs, None
     try:
         yield
     finally:
         entry.signature = signature
+        program._guards_code = guards
+        program._example_inputs = example
 
 
 def _run_worker(request_path: Path, progress: Callable[[str, float], None]) -> None:
