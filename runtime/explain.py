@@ -5,12 +5,14 @@ Slow, and independent of the generated check on purpose: the tests hold one agai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ..artifacts.contract import (
+    PLAIN_TYPES,
     AxisSource,
     Contract,
     Dim,
@@ -93,7 +95,11 @@ def explain(contract: Contract, leaves: Sequence[Any]) -> None:
 def _check_fixed(contract: Contract, item: Fixed, value: Any) -> None:
     if item.admits(value):
         return
-    got = f"{value!r:.80} ({type(value).__name__})" if value is not None else "None"
+    name = type(value).__name__
+    if value is None:
+        got = "None"
+    else:
+        got = f"{value!r:.80} ({name})" if type(value) in PLAIN_TYPES else f"a {name}"
     needs = "None" if item.type == "none" else f"{item.value!r} ({item.type})"
     _refuse(contract, "TC308", item.path, got=got, needs=needs, origin=Origin("fixed at export"))
 
@@ -121,7 +127,7 @@ def _read(contract: Contract, dim: Dim, leaves: Sequence[Any]) -> int:
     seen: Seen = leaves[dim.source.input]
     if isinstance(dim.source, AxisSource):
         return (seen.shape[dim.source.axis] - dim.source.offset) // dim.source.scale
-    if int(np.prod(seen.shape, dtype=object)) != 1:
+    if math.prod(seen.shape) != 1:
         path = contract.inputs[dim.source.input].path
         _refuse(contract, "TC306", path, got=f"shape {seen.shape}", needs="one element")
     return seen.item()

@@ -218,6 +218,7 @@ def test_fixed_values_are_compared_by_type_and_value(fixed: Any, good: Any, bad:
     for value in bad:
         error = refusal(contract, value)
         assert error.code == "TC308" and error.argument == "k"
+        assert "\n" not in error.got
 
 
 X = contract_of({"x": TensorInput("x", "float32", ("n",))}, [], [dim("n", 0, 0, 1, 8)])
