@@ -29,7 +29,7 @@ class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class Origin(_Data):
+class Origin(_Data, frozen=True):
     """Where an assumption comes from: a reason in words and, where there is one, the user's line."""
 
     reason: str
@@ -45,41 +45,41 @@ class Origin(_Data):
 # --- the shape of arguments and results -----------------------------------------------------------
 
 
-class Leaf(_Data, tag="leaf", tag_field="node"):
+class Leaf(_Data, frozen=True, tag="leaf", tag_field="node"):
     """One input or output, by its index in the flat list."""
 
     index: int
 
 
-class TupleNode(_Data, tag="tuple", tag_field="node"):
+class TupleNode(_Data, frozen=True, tag="tuple", tag_field="node"):
     items: tuple[Node, ...]
 
 
-class ListNode(_Data, tag="list", tag_field="node"):
+class ListNode(_Data, frozen=True, tag="list", tag_field="node"):
     items: tuple[Node, ...]
 
 
-class DictNode(_Data, tag="dict", tag_field="node"):
+class DictNode(_Data, frozen=True, tag="dict", tag_field="node"):
     """A dict with plain keys, in the order of the example."""
 
     keys: tuple[str | int, ...]
     items: tuple[Node, ...]
 
 
-class NamedTupleNode(_Data, tag="namedtuple", tag_field="node"):
+class NamedTupleNode(_Data, frozen=True, tag="namedtuple", tag_field="node"):
     name: str
     fields: tuple[str, ...]
     items: tuple[Node, ...]
 
 
-class AbsentNode(_Data, tag="absent", tag_field="node"):
+class AbsentNode(_Data, frozen=True, tag="absent", tag_field="node"):
     """A parameter that was left at a default that is not plain data: it must be left out."""
 
 
 Node: TypeAlias = "Leaf | TupleNode | ListNode | DictNode | NamedTupleNode | AbsentNode"
 
 
-class Parameter(_Data):
+class Parameter(_Data, frozen=True):
     """One parameter of the model's ``forward``. ``optional``: the call may leave it out, since
     every leaf of it is fixed at the default."""
 
@@ -89,7 +89,7 @@ class Parameter(_Data):
     optional: bool = False
 
 
-class Fixed(_Data, tag="fixed", tag_field="kind"):
+class Fixed(_Data, frozen=True, tag="fixed", tag_field="kind"):
     """A value that was fixed at export and is compared by type and by value.
 
     ``text`` is ``repr`` for numbers (so that inf, nan and -0.0 survive JSON) and the text itself
@@ -123,7 +123,7 @@ class Fixed(_Data, tag="fixed", tag_field="kind"):
         return type(value) in PLAIN_TYPES and Fixed.of(self.path, value) == self
 
 
-class TensorInput(_Data, tag="tensor", tag_field="kind"):
+class TensorInput(_Data, frozen=True, tag="tensor", tag_field="kind"):
     """A tensor argument. ``shape``: an int, a dim's name or an expression for each axis."""
 
     path: str
@@ -131,7 +131,7 @@ class TensorInput(_Data, tag="tensor", tag_field="kind"):
     shape: tuple[Any, ...]
 
 
-class TensorOutput(_Data, tag="tensor", tag_field="kind"):
+class TensorOutput(_Data, frozen=True, tag="tensor", tag_field="kind"):
     """A tensor result: number ``result`` of those that the compiled function returns.
 
     A size of None depends on the data and is known after the call only.
@@ -143,7 +143,7 @@ class TensorOutput(_Data, tag="tensor", tag_field="kind"):
     result: int
 
 
-class SizeOutput(_Data, tag="size", tag_field="kind"):
+class SizeOutput(_Data, frozen=True, tag="size", tag_field="kind"):
     """A result that is an int computed from the dims."""
 
     path: str
@@ -153,7 +153,7 @@ class SizeOutput(_Data, tag="size", tag_field="kind"):
 # --- assumptions ----------------------------------------------------------------------------------
 
 
-class AxisSource(_Data, tag="axis", tag_field="read"):
+class AxisSource(_Data, frozen=True, tag="axis", tag_field="read"):
     """The dim is read from an axis: ``(size - offset) // scale``; the axis' own check does the rest."""
 
     input: int
@@ -162,13 +162,13 @@ class AxisSource(_Data, tag="axis", tag_field="read"):
     offset: int = 0
 
 
-class ValueSource(_Data, tag="value", tag_field="read"):
+class ValueSource(_Data, frozen=True, tag="value", tag_field="read"):
     """The dim is the value of an integer input with one element."""
 
     input: int
 
 
-class Dim(_Data):
+class Dim(_Data, frozen=True):
     """A name for a size (or an integer) that varies from call to call, with its range.
 
     Allowed are ``lo``, ``lo + step``, … up to ``hi`` (None: without end).
@@ -189,14 +189,14 @@ class Dim(_Data):
         return f"{text}:{self.step}" if self.step != 1 else text
 
 
-class Guard(_Data):
+class Guard(_Data, frozen=True):
     """Must hold for every call. ``expr`` is a comparison or logic over dims."""
 
     expr: Any
     origin: Origin
 
 
-class Part(_Data):
+class Part(_Data, frozen=True):
     """Along ``axis`` of an input, the positions from ``start`` to ``stop``, which is not included."""
 
     axis: int
@@ -204,7 +204,7 @@ class Part(_Data):
     stop: Any
 
 
-class IndexGuard(_Data):
+class IndexGuard(_Data, frozen=True):
     """All values of an integer input must lie in ``lo..hi``, both included.
 
     With ``parts``, only the values in this part of the input count: what is along the axes named.
@@ -217,7 +217,7 @@ class IndexGuard(_Data):
     parts: tuple[Part, ...] = ()
 
 
-class Contract(_Data):
+class Contract(_Data, frozen=True):
     """All that a call is held against. See the module's text for the order of the checks."""
 
     dims: tuple[Dim, ...]

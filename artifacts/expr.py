@@ -17,7 +17,7 @@ Expr: TypeAlias = "int | str | tuple[Any, ...]"
 
 ARITHMETIC = {"+": (2, 64), "-": (2, 2), "*": (2, 64), "//": (2, 2), "%": (2, 2)}
 EXTREMA = {"min": (2, 64), "max": (2, 64)}
-COMPARISONS = {op: (2, 2) for op in ("==", "!=", "<", "<=", ">", ">=")}
+COMPARISONS = dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), (2, 2))
 LOGIC = {"and": (2, 64), "or": (2, 64), "not": (1, 1)}
 ARITY = {**ARITHMETIC, **EXTREMA, **COMPARISONS, **LOGIC}
 

@@ -23,7 +23,7 @@ class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class Member(_Data):
+class Member(_Data, frozen=True):
     """A member of the file: size in bytes and SHA-256 of its bytes, in hexadecimal."""
 
     name: str
@@ -31,7 +31,7 @@ class Member(_Data):
     sha256: str
 
 
-class Entry(_Data):
+class Entry(_Data, frozen=True):
     """How the compiled function is called.
 
     Its arguments are: the tensor inputs numbered ``inputs`` (indices into the contract's), then one
@@ -46,7 +46,7 @@ class Entry(_Data):
     results: int
 
 
-class Target(_Data):
+class Target(_Data, frozen=True):
     """One binary: ``library`` is the member that holds it, ``level`` the CPU level it needs and
     ``libc`` the oldest glibc that it runs with."""
 
@@ -58,7 +58,7 @@ class Target(_Data):
     library: str
 
 
-class RuntimeLibrary(_Data):
+class RuntimeLibrary(_Data, frozen=True):
     """A libtvm_runtime that travels in the file. ``version`` is TVM's, ``ffi`` the version of
     apache-tvm-ffi that it was built against."""
 
@@ -70,7 +70,7 @@ class RuntimeLibrary(_Data):
     license: str
 
 
-class Provenance(_Data):
+class Provenance(_Data, frozen=True):
     """How the bundle was made; no times and no paths, so that equal exports give equal bytes."""
 
     tcexport: str
@@ -81,7 +81,7 @@ class Provenance(_Data):
     linker: str
 
 
-class Manifest(_Data):
+class Manifest(_Data, frozen=True):
     format_version: int
     model: str
     contract: Contract

@@ -83,8 +83,8 @@ def values_on(expr: Expr, axes: Mapping[str, np.ndarray]) -> np.ndarray:
 def _every_point(expr: Expr, names: Sequence[str], box: Box) -> Verdict:
     """In blocks along the first dim, so that memory stays small."""
     if not names:
-        true = bool(values_on(expr, {}))
-        return Verdict("proved" if true else "refuted", None if true else {}, float(true))
+        always = bool(values_on(expr, {}))
+        return Verdict("proved" if always else "refuted", None if always else {}, float(always))
     lines = []
     for name in names:
         span = box[name]

@@ -171,7 +171,7 @@ def _cannot_serve(guard: Guard, requests: Mapping[str, Request], fitted: Fit) ->
     names = sorted(dims_of(guard.expr))
     asked = ", ".join(f"{name}={requests[name].span}" for name in names if requests[name].given)
     points = [each.point for each in fitted.broken if each.guard == guard and each.point]
-    notes = ()
+    notes: tuple[str, ...] = ()
     if points:
         point = points[0]
         at = ", ".join(f"{name}={point[name]}" for name in sorted(point))
@@ -331,7 +331,7 @@ def _outputs(
                 )
             outputs.append(SizeOutput(path, expr))
         elif isinstance(argument, ConstantArgument) and type(argument.value) in PLAIN_TYPES:
-            outputs.append(Fixed.of(path, argument.value))  # type: ignore[arg-type]
+            outputs.append(Fixed.of(path, argument.value))
         else:
             raise ExportError(
                 Diagnostic("TC211", f"the output {path} is a {type(argument).__name__}")

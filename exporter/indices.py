@@ -84,8 +84,8 @@ def index_guards(
                 guard = IndexGuard(values.leaf, lo, hi, origin, values.parts)
                 by_value.setdefault((values.leaf, lo, hi, values.parts), guard)
                 continue
-            for condition in ((">=", values.lo, lowest), ("<=", values.hi, highest)):
-                condition = _without_one(condition)
+            for compared in ((">=", values.lo, lowest), ("<=", values.hi, highest)):
+                condition: Expr = _without_one(compared)
                 if dims_of(condition):
                     guards.setdefault(condition, Guard(condition, origin))
                 elif not evaluate(condition, {}):
@@ -132,7 +132,7 @@ def _shape(node: Any) -> Any:
 
 def _rows(node: torch.fx.Node) -> list[_Use]:
     table, index = node.args[0], node.args[1]
-    return [_Use(index, _shape(table)[0], wraps=False)]  # type: ignore[arg-type]
+    return [_Use(index, _shape(table)[0], wraps=False)]
 
 
 def _along(wraps: bool) -> Callable[[torch.fx.Node], list[_Use]]:
@@ -140,8 +140,8 @@ def _along(wraps: bool) -> Callable[[torch.fx.Node], list[_Use]]:
         source, dim, index = node.args[:3]
         shape = _shape(source)
         if len(shape) == 0:
-            return [_Use(index, 1, wraps)]  # type: ignore[arg-type]
-        return [_Use(index, shape[dim], wraps)]  # type: ignore[arg-type,index]
+            return [_Use(index, 1, wraps)]
+        return [_Use(index, shape[dim], wraps)]
 
     return uses
 
@@ -150,27 +150,27 @@ def _advanced(node: torch.fx.Node) -> list[_Use]:
     source, indices = node.args[0], node.args[1]
     uses: list[_Use] = []
     axis = 0
-    for index in indices:  # type: ignore[union-attr]
+    for index in indices:
         if index is None:
             axis += 1
             continue
-        value = index.meta["val"]  # type: ignore[union-attr]
+        value = index.meta["val"]
         if value.dtype in (torch.bool, torch.uint8):
             axis += value.dim()
             continue
-        uses.append(_Use(index, _shape(source)[axis], wraps=True))  # type: ignore[arg-type]
+        uses.append(_Use(index, _shape(source)[axis], wraps=True))
         axis += 1
     return uses
 
 
 def _flat(node: torch.fx.Node) -> list[_Use]:
     source, index = node.args[0], node.args[1]
-    return [_Use(index, source.meta["val"].numel(), wraps=True)]  # type: ignore[union-attr,arg-type]
+    return [_Use(index, source.meta["val"].numel(), wraps=True)]
 
 
 def _classes(node: torch.fx.Node) -> list[_Use]:
     count = node.args[1] if len(node.args) > 1 else node.kwargs.get("num_classes", -1)
-    return [_Use(node.args[0], count, wraps=False)]  # type: ignore[arg-type]
+    return [_Use(node.args[0], count, wraps=False)]
 
 
 _INDEXING: dict[Any, Callable[[torch.fx.Node], list[_Use]]] = {
@@ -287,7 +287,7 @@ class _Analysis:
             keeps_axes = packet in _KEEP_AXES
             return values if values is None or keeps_axes else replace(values, axes=None)
         if packet in _CASTS:
-            source = node.args[0].meta["val"]  # type: ignore[union-attr]
+            source = node.args[0].meta["val"]
             integral = not (source.is_floating_point() or source.is_complex())
             return self.values(node.args[0]) if integral else None
         if packet in _BOOLEAN:
@@ -312,7 +312,7 @@ class _Analysis:
         if values is None or values.leaf is None:
             return values
         source, result = _shape(node.args[0]), _shape(node)
-        packet = node.target.overloadpacket  # type: ignore[union-attr]
+        packet = node.target.overloadpacket
         dim = int(_argument(node, 1, "dim", 0)) % len(source)
         length = self.expr(symbol_of(source[dim]))
         if packet is aten.select:
@@ -349,7 +349,7 @@ def _argument(node: torch.fx.Node, position: int, name: str, default: Any = None
 
 
 def _arange(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
-    schema = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    schema = [argument.name for argument in node.target._schema.arguments]
     given = {**dict(zip(schema, node.args, strict=False)), **node.kwargs}
     start = analysis.number(given.get("start", 0))
     end = analysis.number(given["end"])
@@ -383,7 +383,7 @@ def _mul(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
         return None
     corners = [fold("*", x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
     if all(isinstance(corner, int) for corner in corners):
-        return Values(min(corners), max(corners))  # type: ignore[type-var]
+        return Values(min(corners), max(corners))
     return Values(("min", *corners), ("max", *corners))
 
 
@@ -463,7 +463,7 @@ def _remainder(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
 
 def _position(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
     """argmax, argmin: a position along the axis (or in the whole tensor)."""
-    source = node.args[0].meta["val"]  # type: ignore[union-attr]
+    source = node.args[0].meta["val"]
     dim = _argument(node, 1, "dim")
     size = source.numel() if dim is None else source.shape[dim]
     return Values(0, fold("-", analysis.expr(symbol_of(size)), 1))
@@ -472,12 +472,12 @@ def _position(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
 def _getitem(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
     """The indices that sort, topk, max and min along an axis return, and parts of a split."""
     source, which = node.args
-    packet = getattr(source.target, "overloadpacket", None)  # type: ignore[union-attr]
+    packet = getattr(source.target, "overloadpacket", None)
     if packet in (aten.split, aten.split_with_sizes, aten.chunk, aten.unbind, aten.tensor_split):
-        return analysis.values(source.args[0])  # type: ignore[union-attr]
+        return analysis.values(source.args[0])
     if which == 1 and packet in _WITH_INDICES:
-        operand = source.args[0].meta["val"]  # type: ignore[union-attr]
-        dim = _argument(source, _WITH_INDICES[packet], "dim", -1)  # type: ignore[arg-type]
+        operand = source.args[0].meta["val"]
+        dim = _argument(source, _WITH_INDICES[packet], "dim", -1)
         size = operand.shape[dim] if operand.dim() else 1
         return Values(0, fold("-", analysis.expr(symbol_of(size)), 1))
     return None

@@ -48,11 +48,11 @@ def recording_lines() -> Iterator[None]:
         sloc, extra = original(self, *args, **kwargs)
         return SLoc(sloc.framework_loc, LocatedText(current_user_location())), extra
 
-    ShapeEnv._get_stack_summary = summary  # type: ignore[method-assign]
+    ShapeEnv._get_stack_summary = summary
     try:
         yield
     finally:
-        ShapeEnv._get_stack_summary = original  # type: ignore[method-assign]
+        ShapeEnv._get_stack_summary = original
 
 
 def location_of(sloc: Any) -> Location | None:

@@ -156,7 +156,7 @@ def _same_graph(
 
     def origin(node: torch.fx.Node, known: Any) -> torch.fx.Node:
         while node not in known and _is_copy(node):
-            node = node.args[0]  # type: ignore[assignment]
+            node = node.args[0]
         return node
 
     def equal(a: Any, b: Any) -> bool:

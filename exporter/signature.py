@@ -66,7 +66,8 @@ class _Argument:
     name: str
     kind: Any
     value: Any
-    default: bool = False
+    default: bool = False  # it was left out
+    is_default: bool = False  # it was given, as what it is when left out
 
 
 def bind(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
@@ -91,9 +92,8 @@ def bind(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     for number, argument in enumerate(arguments):
         absent = argument.default and not _is_plain(argument.value)
         structure = AbsentNode() if absent else _structure(argument.value, argument.name, leaves)
-        parameters.append(
-            Parameter(argument.name, _KINDS[argument.kind], structure, argument.default)
-        )
+        optional = argument.default or argument.is_default
+        parameters.append(Parameter(argument.name, _KINDS[argument.kind], structure, optional))
         may_be_positional &= not absent and argument.kind not in (
             inspect.Parameter.KEYWORD_ONLY,
             inspect.Parameter.VAR_KEYWORD,
@@ -132,7 +132,13 @@ def _bound_arguments(
                 for key, value in sorted(bound.arguments.get(name, {}).items())
             ]
         elif name in bound.arguments:
-            arguments.append(_Argument(name, parameter.kind, bound.arguments[name]))
+            value = bound.arguments[name]
+            same = (
+                _is_plain(value)
+                and type(value) is type(parameter.default)
+                and repr(value) == repr(parameter.default)
+            )
+            arguments.append(_Argument(name, parameter.kind, value, is_default=same))
         else:
             arguments.append(_Argument(name, parameter.kind, parameter.default, default=True))
     return arguments

@@ -70,17 +70,17 @@ def written(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
 
 
 def _given(node: torch.fx.Node) -> dict[str, Any]:
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    names = [argument.name for argument in node.target._schema.arguments]
     defaults = {
         argument.name: argument.default_value
-        for argument in node.target._schema.arguments  # type: ignore[union-attr]
+        for argument in node.target._schema.arguments
         if argument.has_default_value()
     }
     return {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
 def _is_random(node: torch.fx.Node) -> bool:
-    if torch.Tag.nondeterministic_seeded not in node.target.tags:  # type: ignore[union-attr]
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
     given = _given(node)
     for switch in ("train", "training"):
@@ -96,7 +96,7 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The nodes whose memory an op writes to."""
     given = _given(node)
     roots = []
-    for argument in node.target._schema.arguments:  # type: ignore[union-attr]
+    for argument in node.target._schema.arguments:
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         value = given.get(argument.name)

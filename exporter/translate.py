@@ -101,7 +101,7 @@ def fold(op: str, *operands: Expr) -> Expr:
             nested = isinstance(operand, tuple) and operand[0] == op
             flat += operand[1:] if nested else (operand,)
         numbers = [value for value in flat if isinstance(value, int)]
-        rest = [value for value in flat if not isinstance(value, int)]
+        rest: list[Expr] = [value for value in flat if not isinstance(value, int)]
         number = sum(numbers) if op == "+" else _product(numbers)
         neutral = 0 if op == "+" else 1
         if op == "*" and number == 0:
@@ -113,8 +113,9 @@ def fold(op: str, *operands: Expr) -> Expr:
         return operands[0]
     if op in _MIRRORED and isinstance(operands[0], int) and not isinstance(operands[1], int):
         return fold(_MIRRORED[op], operands[1], operands[0])
-    if op == "not" and isinstance(operands[0], tuple) and operands[0][0] in _NEGATED:
-        return (_NEGATED[operands[0][0]], *operands[0][1:])
+    inner = operands[0]
+    if op == "not" and isinstance(inner, tuple) and inner[0] in _NEGATED:
+        return (_NEGATED[inner[0]], *inner[1:])
     if op in ARITHMETIC and all(isinstance(value, int) for value in operands):
         a, b = operands
         assert isinstance(a, int) and isinstance(b, int)

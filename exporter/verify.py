@@ -181,9 +181,7 @@ def _replay(bundle: Path, calls: Sequence[_Call], workdir: Path) -> list[dict[st
     command = [sys.executable, "-m", module, str(bundle.resolve()), str(folder)]
     try:
         # Not in the user's folder, whose files `-m` would make importable.
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, cwd=folder
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, cwd=folder)
     except subprocess.TimeoutExpired:
         raise ExportError(
             Diagnostic("TC503", f"the bundle did not answer within {_SECONDS} s")

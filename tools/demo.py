@@ -30,10 +30,10 @@ def main(path: str) -> None:
         print(f"  {dim.name} {dim.span()}")
     for guard in model.contract.guards:
         print(f"  {render(guard.expr)}   from {guard.origin}")
-    for guard in model.contract.index_guards:
-        path_of_input = model.contract.inputs[guard.input].path
-        values = f"{render(guard.lo)} <= {path_of_input} <= {render(guard.hi)}"
-        print(f"  {values}   from {guard.origin}")
+    for index in model.contract.index_guards:
+        argument = model.contract.inputs[index.input].path
+        values = f"{render(index.lo)} <= {argument} <= {render(index.hi)}"
+        print(f"  {values}   from {index.origin}")
 
     random = np.random.default_rng(0)
     ids = random.integers(0, 30000, (1, 16))
