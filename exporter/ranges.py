@@ -195,9 +195,9 @@ def _project(
             drawn = _sample(spans[other], example[other])
             shape = [-1 if axis == position + 1 else 1 for axis in range(len(others) + 1)]
             axes[other] = drawn.reshape(shape)
-        truth = np.asarray(values_on(guard.expr, axes))
-        allowed = np.broadcast_to(truth, (sizes.size, *truth.shape[1:]))
-        allowed = allowed.reshape(sizes.size, -1).all(axis=1)
+        truth = values_on(guard.expr, axes)
+        everywhere = np.broadcast_to(truth, (sizes.size, *truth.shape[1:]))
+        allowed = everywhere.reshape(sizes.size, -1).all(axis=1)
         index = int(np.searchsorted(sizes, example[name]))
         narrowed = _progression(spans[name], sizes, allowed, index)
         if narrowed is None or narrowed == spans[name]:

@@ -98,8 +98,10 @@ def fold(op: str, *operands: Expr) -> Expr:
     if op in ("+", "*"):
         flat: list[Expr] = []
         for operand in operands:
-            nested = isinstance(operand, tuple) and operand[0] == op
-            flat += operand[1:] if nested else (operand,)
+            if isinstance(operand, tuple) and operand[0] == op:
+                flat += operand[1:]
+            else:
+                flat.append(operand)
         numbers = [value for value in flat if isinstance(value, int)]
         rest: list[Expr] = [value for value in flat if not isinstance(value, int)]
         number = sum(numbers) if op == "+" else _product(numbers)

@@ -1,0 +1,120 @@
+"""Ranges from guards: what is promised is true, and what is not promised is kept as a guard."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tcexport.artifacts.contract import Guard, Origin
+from tcexport.artifacts.expr import ExprError, evaluate
+from tcexport.exporter.prove import Span, holds
+from tcexport.exporter.ranges import Request, fit
+
+DIMS = ("a", "b")
+
+
+def guard(expr: Any) -> Guard:
+    return Guard(expr, Origin("test"))
+
+
+def true_at(expr: Any, sizes: dict[str, int]) -> bool:
+    try:
+        return bool(evaluate(expr, sizes))
+    except ExprError:
+        return False
+
+
+def arithmetic(depth: int = 2) -> st.SearchStrategy[Any]:
+    leaf = st.one_of(st.sampled_from(DIMS), st.integers(0, 12))
+    if depth == 0:
+        return leaf
+    inner = arithmetic(depth - 1)
+    return st.one_of(leaf, st.tuples(st.sampled_from(["+", "-", "*", "//", "%"]), inner, inner))
+
+
+comparisons = st.tuples(
+    st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), arithmetic(), arithmetic()
+)
+conditions = st.one_of(
+    comparisons, st.tuples(st.sampled_from(["and", "or"]), comparisons, comparisons)
+)
+spans = st.builds(
+    lambda lo, length, step: Span(lo, lo + length, step),
+    st.integers(0, 6), st.integers(0, 24), st.integers(1, 4),
+)  # fmt: skip
+
+
+def sizes_of(span: Span) -> range:
+    assert span.hi is not None
+    return range(span.lo, span.hi + 1, span.step)
+
+
+@settings(max_examples=300, deadline=None)
+@given(conditions, spans, spans)
+def test_a_verdict_is_what_every_point_says(expr: Any, a: Span, b: Span) -> None:
+    verdict = holds(expr, {"a": a, "b": b})
+    points = [{"a": x, "b": y} for x, y in itertools.product(sizes_of(a), sizes_of(b))]
+    truth = all(true_at(expr, point) for point in points)
+    assert verdict.status == ("proved" if truth else "refuted")
+    if verdict.counterexample is not None:
+        assert not true_at(expr, {**points[0], **verdict.counterexample})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(conditions, max_size=4), spans, spans, st.data())
+def test_every_call_that_a_fit_allows_meets_every_guard(
+    exprs: list[Any], a: Span, b: Span, data: st.DataObject
+) -> None:
+    example = {"a": data.draw(st.sampled_from(sizes_of(a))),
+               "b": data.draw(st.sampled_from(sizes_of(b)))}  # fmt: skip
+    guards = [guard(expr) for expr in exprs if true_at(expr, example)]
+    requests = {"a": Request(a, given=True), "b": Request(b, given=True)}
+    fitted = fit(requests, example, guards)
+    assert all(example[name] in fitted.spans[name] for name in DIMS)
+    for name, request in requests.items():
+        assert set(sizes_of(fitted.spans[name])) <= set(sizes_of(request.span))
+    for x, y in itertools.product(sizes_of(fitted.spans["a"]), sizes_of(fitted.spans["b"])):
+        point = {"a": x, "b": y}
+        if all(true_at(kept.expr, point) for kept in fitted.guards):
+            assert all(true_at(each.expr, point) for each in guards), point
+
+
+@pytest.mark.parametrize(
+    "expr, asked, example, found",
+    [
+        (("==", ("%", "a", 100), 0), Span(1, 4096), 200, "100..4000:100"),
+        (("==", ("%", "a", 100), 0), Span(1, None), 200, "100..:100"),
+        (("<=", "a", 512), Span(1, None), 10, "1..512"),
+        ((">", "a", 5), Span(1, 64), 6, "6..64"),
+        (("!=", "a", 7), Span(1, 64), 20, "8..64"),
+        (("==", ("%", ("+", "a", 1), 4), 0), Span(1, 64), 7, "3..63:4"),
+        (("==", "a", 9), Span(1, None), 9, "9..9"),
+    ],
+)
+def test_the_widest_range_around_the_example(
+    expr: Any, asked: Span, example: int, found: str
+) -> None:
+    fitted = fit({"a": Request(asked, given=True)}, {"a": example}, [guard(expr)])
+    assert str(fitted.spans["a"]) == found
+    assert not fitted.guards
+    assert [broken.guard.expr for broken in fitted.broken] == [expr]
+
+
+def test_a_guard_over_two_dims_narrows_one_where_most_remains() -> None:
+    halves = guard(("==", ("*", "a", "b"), ("*", 2, "a", ("//", "b", 2))))
+    requests = {"a": Request(Span(1, None), False), "b": Request(Span(1, None), False)}
+    fitted = fit(requests, {"a": 3, "b": 10}, [halves])
+    assert {name: str(span) for name, span in fitted.spans.items()} == {"a": "1..", "b": "2..:2"}
+    assert fitted.limits["b"].step == halves
+    assert not fitted.guards, "z3 proves it for all sizes"
+
+
+def test_a_guard_that_ties_two_dims_stays_a_guard() -> None:
+    tied = guard(("<=", ("+", "a", "b"), 512))
+    requests = {"a": Request(Span(1, None), False), "b": Request(Span(1, None), False)}
+    fitted = fit(requests, {"a": 3, "b": 10}, [tied])
+    assert fitted.guards == (tied,)

@@ -1,0 +1,78 @@
+"""Sizes of 1: served wherever the model allows, refused where it really takes another way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tcexport
+from tcexport.exporter.export import CheckReport, check
+from tcexport.exporter.options import DimRequest
+from tcexport.exporter.source import source_in_memory
+
+
+def checked(module: nn.Module, *args: torch.Tensor, axes: Any, **options: Any) -> CheckReport:
+    return check(source_in_memory(module.eval(), args, {}, axes), **options)
+
+
+class Encoder(nn.Module):
+    """Torch guards strides of the attention's projections here, not what the model computes."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x):
+        mask = torch.triu(torch.full((x.shape[1], x.shape[1]), float("-inf")), diagonal=1)
+        return self.layers(x, mask=mask, is_causal=True)
+
+
+class OtherWayAtOne(nn.Module):
+    def forward(self, x):
+        if x.shape[0] == 1:
+            return x * 2
+        return x * 3
+
+
+class OneRowOnly(nn.Module):
+    def forward(self, x):
+        return x.view(1, 4) + 1
+
+
+AXES = {"x": ("batch", "seq", None)}
+RANGES = {"batch": DimRequest(1, 16), "seq": DimRequest(1, 64)}
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 16), (1, 1, 16)])
+def test_a_transformer_serves_batch_1_and_seq_1_whatever_the_example(shape: Any) -> None:
+    report = checked(Encoder(), torch.randn(shape), axes=AXES, dynamic=RANGES)
+    assert [dim.span() for dim in report.dims] == ["1..16", "1..64"]
+    assert not report.contract.guards
+
+
+def test_a_branch_on_size_1_keeps_1_out_and_says_where() -> None:
+    report = checked(
+        OtherWayAtOne(), torch.randn(3), axes={"x": ("n",)}, dynamic={"n": None}
+    )  # fmt: skip
+    (dim,) = report.dims
+    assert dim.span() == "2.."
+    assert dim.lo_from.location is not None
+    assert dim.lo_from.location.text == "if x.shape[0] == 1:"
+    with pytest.raises(tcexport.ExportError) as refusal:
+        checked(
+            OtherWayAtOne(), torch.randn(3), axes={"x": ("n",)}, dynamic={"n": DimRequest(1, 8)}
+        )
+    assert refusal.value.code == "TC210"
+    assert "--dynamic n=2..8" in str(refusal.value)
+
+
+def test_a_model_that_works_at_1_alone_cannot_have_that_dim_dynamic() -> None:
+    with pytest.raises(tcexport.ExportError) as refusal:
+        checked(OneRowOnly(), torch.randn(1, 4), axes={"x": ("n", None)}, dynamic={"n": None})
+    assert refusal.value.code == "TC201"
+    assert "the model itself fails with n=" in str(refusal.value)
+    assert "return x.view(1, 4) + 1" in str(refusal.value)
