@@ -187,8 +187,8 @@ def load_runtime(bundle: Bundle, machine: Machine) -> None:
         )
     digest = next(entry.sha256 for entry in bundle.manifest.members if entry.name == wanted.library)
     with _LOCK:
+        set_pool_defaults()
         if tvm_ffi.get_global_func(_MARK, allow_missing=True) is None:
-            set_pool_defaults()
             origin = _load_runtime(bundle, wanted, digest)
             _loaded = _Loaded(wanted.version, digest, origin)
             return

@@ -23,7 +23,7 @@ _POOL_DEFAULTS = {"TVM_BIND_THREADS": "0", "TVM_THREAD_POOL_SPIN_COUNT": "2000"}
 
 
 def set_pool_defaults() -> None:
-    """Tell TVM not to bind threads and to sleep soon; called before its runtime is loaded."""
+    """Tell TVM not to bind threads and to sleep soon; called before a pool is made."""
     for name, value in _POOL_DEFAULTS.items():
         os.environ.setdefault(name, value)
 
@@ -129,7 +129,7 @@ class ThreadPools:
             InternalError: TC601, the process was forked and this pool's threads stayed behind.
         """
         here = self.here
-        if here.lost:
+        if here.lost and count > 1:
             raise InternalError(
                 Diagnostic(
                     "TC601",

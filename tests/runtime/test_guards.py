@@ -402,7 +402,7 @@ def directly(contract: Contract, flat: tuple[Any, ...]) -> bool:
             if any(not lo <= value <= hi for value in np.asarray(b).ravel().tolist()):
                 return False
         return True
-    except (ExprError, ValueError):
+    except (ExprError, ValueError, RuntimeError):
         return False
 
 
