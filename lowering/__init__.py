@@ -1,1 +1,1 @@
-"""Traced program → binaries, one per target. The way in is `lower.lower`."""
+"""Traced program → binaries, one per target: `lower.lower`."""

@@ -95,11 +95,14 @@ class Context:
         return self._call(name, function, arguments, shape, dtype)
 
     def call(
-        self, function: tirx.PrimFunc, inputs: Sequence[Tensor], shape: Shape, dtype: str
+        self,
+        name: str,
+        function: tirx.PrimFunc,
+        inputs: Sequence[Tensor],
+        shape: Shape,
+        dtype: str = "float32",
     ) -> Tensor:
         """Emit a call of a kernel template: its parameters are ``inputs`` and one result."""
-        name = str(function.attrs["global_symbol"]) if "global_symbol" in function.attrs else "kernel"
-        function = function.without_attr("global_symbol")
         return self._call(name, function, [self.variable(t) for t in inputs], shape, dtype)
 
     def _call(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sympy
 import torch
 import torch.fx.experimental._config as fx_config
+from torch.export.exported_program import _get_shape_env
 from torch.export.graph_signature import OutputKind
 
 from ..artifacts.errors import Diagnostic, ExportError
@@ -41,6 +43,7 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
         # A view that eager mode can take may not be one of what a decomposition gives instead.
         if node.op == "call_function" and node.target is aten.view.default:
             node.target = aten.reshape.default
+    _mend_ranges(program)
     table = torch.export.default_decompositions()
     for op in list(table):
         if str(op) in CONVERTERS and str(op) not in _NOT_KEPT:
@@ -55,6 +58,17 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     if found:
         raise ExportError(found)
     return program
+
+
+def _mend_ranges(program: torch.export.ExportedProgram) -> None:
+    """torch.export.load enters derived sizes (2*s0) among the symbols, on which run_decompositions
+    then fails (torch 2.13); their ranges follow from their symbols'."""
+    environment = _get_shape_env(program.graph_module)
+    if environment is None:
+        return
+    for key in list(environment.var_to_range):
+        if not isinstance(key, sympy.Symbol):
+            del environment.var_to_range[key]
 
 
 def _mutations(program: torch.export.ExportedProgram) -> list[Diagnostic]:

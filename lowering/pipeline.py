@@ -6,6 +6,7 @@ import tvm
 from tvm import IRModule, relax, tirx
 
 from .kernels.schedule import mark_noalias, schedule_rest
+from .shape_functions import order_stores
 from .targets import CpuTarget
 
 
@@ -38,7 +39,7 @@ def compile_module(module: IRModule, target: CpuTarget) -> relax.VMExecutable:
         ]
     )
     with llvm:
-        module = mark_noalias(plan(schedule_rest(fuse(module), target)))
+        module = mark_noalias(order_stores(plan(schedule_rest(fuse(module), target))))
         return tvm.compile(
             module,
             target=llvm,

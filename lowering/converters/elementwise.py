@@ -125,6 +125,23 @@ def relu(x: Any) -> Any:
     return tirx.Select(x < constant(0, x), constant(0, x), x)  # NaN is not less
 
 
+def _is_number(value: Any) -> Any:
+    return tirx.Not(tirx.isnan(value))
+
+
+def equal(a: Any, b: Any) -> Any:
+    """a == b. TVM's simplifier takes x == x for true, NaN or not."""
+    if not is_float(str(a.ty.dtype)):
+        return tirx.EQ(a, b)
+    return tirx.all(tirx.EQ(a, b), _is_number(a), _is_number(b))
+
+
+def negation(condition: Any) -> Any:
+    """Not. TVM's simplifier makes a <= b of Not(a > b), which is false where one of them is NaN; it
+    does not look behind the cast."""
+    return tirx.EQ(condition.astype("int8"), tirx.const(0, "int8"))
+
+
 def differ(a: Any, b: Any) -> Any:
     """a != b. LLVM's code for tirx.NE of floats is an *ordered* comparison: false for NaN."""
     dtype = str(a.ty.dtype)
@@ -445,12 +462,12 @@ def convert_atan2(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
 
 
 _COMPARISONS: dict[str, Element] = {
-    "eq": lambda a, b: tirx.EQ(a, b),
+    "eq": equal,
     "ne": differ,
     "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
+    "le": lambda a, b: tirx.any(a < b, equal(a, b)),
     "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
+    "ge": lambda a, b: tirx.any(a > b, equal(a, b)),
 }
 
 
@@ -494,12 +511,12 @@ for _name, _element in _LOGIC.items():
 
 @converter("aten.logical_not.default")
 def convert_logical_not(ctx: Context, x: Tensor) -> Tensor:
-    return pointwise(ctx, "logical_not", tirx.Not, x, dtype="bool")
+    return pointwise(ctx, "logical_not", negation, x, dtype="bool")
 
 
 @converter("aten.bitwise_not.default")
 def convert_bitwise_not(ctx: Context, x: Tensor) -> Tensor:
-    element = tirx.Not if x.dtype == "bool" else tirx.bitwise_not
+    element = negation if x.dtype == "bool" else tirx.bitwise_not
     return pointwise(ctx, "bitwise_not", element, x, dtype=x.dtype)
 
 

@@ -8,6 +8,7 @@ from tvm import te, tirx
 
 from ..context import Context, Unsupported, broadcast, broadcast_index
 from ..kernels import gemm
+from ..kernels.matmul import batched_matmul
 from ..symbols import Scalar, Shape, Symbols, product
 from ..tensor import Constant, Tensor
 from . import elementwise
@@ -73,7 +74,7 @@ def _packed(
         residual=residual is not None,
         target=ctx.target,
     )
-    return ctx.reshape(ctx.call(function, inputs, flat, "float32"), shape)
+    return ctx.reshape(ctx.call(f"gemm_{n}x{k}", function, inputs, flat), shape)
 
 
 def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = False) -> Tensor:
@@ -87,6 +88,8 @@ def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = Fa
     columns = b.shape[-2] if transpose_b else b.shape[-1]
     outer = broadcast(a.shape[:-2], b.shape[:-2])
     shape: Shape = (*outer, rows, columns)
+    if a.dtype == "float32" and _is_batch(a, outer) and _is_batch(b, outer):
+        return _batched(ctx, a, b, shape, transpose_b)
 
     def build(scope: Symbols, left: te.Tensor, right: te.Tensor) -> te.Tensor:
         over = te.reduce_axis((tirx.IntImm("int64", 0), scope.size(inner)), name="k")
@@ -103,6 +106,30 @@ def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = Fa
         return te.compute(scope.shape(shape), element, name="matmul")
 
     return ctx.kernel("matmul", build, [a, b], shape, a.dtype)
+
+
+def _is_batch(operand: Tensor, outer: Shape) -> bool:
+    """Whether the operand has a matrix for each of the batch, or one for all of it."""
+    return operand.shape[:-2] == outer or product(operand.shape[:-2]) == 1
+
+
+def _batched(ctx: Context, a: Tensor, b: Tensor, shape: Shape, transpose_b: bool) -> Tensor:
+    outer = product(shape[:-2])
+
+    def stacked(operand: Tensor) -> Tensor:
+        return ctx.reshape(operand, (product(operand.shape[:-2]), *operand.shape[-2:]))
+
+    left, right = stacked(a), stacked(b)
+    sizes = {"b": outer, "m": shape[-2], "k": a.shape[-1], "n": shape[-1]}
+    function = batched_matmul(
+        **{name: size if isinstance(size, int) else None for name, size in sizes.items()},
+        transpose_b=transpose_b,
+        target=ctx.target,
+        broadcast_a=left.shape[0] == 1 and outer != 1,
+        broadcast_b=right.shape[0] == 1 and outer != 1,
+    )
+    flat = (outer, *shape[-2:])
+    return ctx.reshape(ctx.call("batched_matmul", function, [left, right], flat), shape)
 
 
 def product_of(ctx: Context, a: Tensor, b: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import te, tirx
 
 from ..context import Context, Unsupported, axis_of
+from ..kernels import norm
 from ..symbols import product
 from ..tensor import Tensor
 from .elementwise import dtype_of_result, pointwise
@@ -50,10 +51,40 @@ def convert_layer_norm(
     eps: float,
     cudnn_enable: Any,
 ) -> Tensor:
-    axes = list(range(input.rank - len(normalized_shape), input.rank))
-    center = mean(ctx, input, axes, True, input.dtype)
-    spread = variance(ctx, input, axes, 0, True)
-    return normalize(ctx, input, center, spread, eps, weight, bias)
+    return layer_norm(ctx, input, len(normalized_shape), weight, bias, eps)
+
+
+def layer_norm(
+    ctx: Context,
+    x: Tensor,
+    axes: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    *,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """The norm of x + residual over its last ``axes`` axes."""
+    width = product(x.shape[x.rank - axes :])
+    if x.dtype == "float32" and isinstance(width, int):
+        rows = (product(x.shape[: x.rank - axes]), width)
+        function = norm.layer_norm(
+            width,
+            eps,
+            weight=weight is not None,
+            bias=bias is not None,
+            residual=residual is not None,
+            target=ctx.target,
+        )
+        inputs = [ctx.reshape(t, rows) for t in (x, residual) if t is not None]
+        inputs += [ctx.reshape(t, (width,)) for t in (weight, bias) if t is not None]
+        return ctx.reshape(ctx.call("layer_norm", function, inputs, rows), x.shape)
+    if residual is not None:
+        x = pointwise(ctx, "add", lambda a, b: a + b, x, residual, dtype=x.dtype)
+    over = list(range(x.rank - axes, x.rank))
+    center = mean(ctx, x, over, True, x.dtype)
+    spread = variance(ctx, x, over, 0, True, center)
+    return normalize(ctx, x, center, spread, eps, weight, bias)
 
 
 @converter("aten.rms_norm.default")
@@ -64,11 +95,17 @@ def convert_rms_norm(
     weight: Tensor | None,
     eps: float | None,
 ) -> Tensor:
-    axes = list(range(input.rank - len(normalized_shape), input.rank))
-    dtype = input.dtype
+    dtype, axes = input.dtype, len(normalized_shape)
     offset = {"float32": 2.0**-23, "float64": 2.0**-52}[dtype] if eps is None else eps
+    width = product(input.shape[input.rank - axes :])
+    if dtype == "float32" and isinstance(width, int):
+        rows = (product(input.shape[: input.rank - axes]), width)
+        function = norm.rms_norm(width, offset, weight=weight is not None, target=ctx.target)
+        inputs = [ctx.reshape(input, rows)]
+        inputs += [] if weight is None else [ctx.reshape(weight, (width,))]
+        return ctx.reshape(ctx.call("rms_norm", function, inputs, rows), input.shape)
     squares = pointwise(ctx, "squares", lambda a: a * a, input, dtype=dtype)
-    spread = mean(ctx, squares, axes, True, dtype)
+    spread = mean(ctx, squares, list(range(input.rank - axes, input.rank)), True, dtype)
 
     def element(value: Any, square: Any, *scale: Any) -> Any:
         result = value / tirx.sqrt(square + tirx.const(offset, dtype))
@@ -94,7 +131,7 @@ def convert_group_norm(
     per_group = channels // num_groups
     grouped = ctx.reshape(input, (batch, num_groups, product((per_group, *inner))))
     center = mean(ctx, grouped, [2], True, input.dtype)
-    spread = variance(ctx, grouped, [2], 0, True)
+    spread = variance(ctx, grouped, [2], 0, True, center)
     plain = ctx.reshape(
         normalize(ctx, grouped, center, spread, eps, None, None), input.shape
     )
@@ -135,6 +172,11 @@ def convert_batch_norm(
 
 
 def softmax(ctx: Context, x: Tensor, axis: int, *, log: bool = False) -> Tensor:
+    if x.dtype == "float32" and axis == x.rank - 1:
+        flat = ctx.rows(x)
+        width = flat.shape[1] if isinstance(flat.shape[1], int) else None
+        function = norm.softmax(width, log=log, target=ctx.target)
+        return ctx.reshape(ctx.call("softmax", function, [flat], flat.shape), x.shape)
     highest = reduce(ctx, "max", te.max, x, [axis], True, x.dtype)
     shifted = pointwise(ctx, "subtract", lambda a, b: a - b, x, highest, dtype=x.dtype)
     powers = pointwise(ctx, "exp", tirx.exp, shifted, dtype=x.dtype)

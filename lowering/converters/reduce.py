@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,11 +87,30 @@ def convert_var(
     return variance(ctx, x, axes_of(dim, x.rank), 1 if correction is None else correction, keepdim)
 
 
-def variance(
-    ctx: Context, x: Tensor, axes: Sequence[int], correction: float, keepdim: bool
-) -> Tensor:
-    """In two passes: around the mean, then divided by the count less ``correction``, 0 at least."""
+@converter("aten.var_mean.correction")
+def convert_var_mean(
+    ctx: Context, x: Tensor, dim: Any, correction: Any, keepdim: bool
+) -> list[Tensor]:
+    axes = axes_of(dim, x.rank)
     center = mean(ctx, x, axes, True, x.dtype)
+    spread = variance(ctx, x, axes, 1 if correction is None else correction, keepdim, center)
+    if not keepdim:
+        center = ctx.reshape(center, spread.shape)
+    return [spread, center]
+
+
+def variance(
+    ctx: Context,
+    x: Tensor,
+    axes: Sequence[int],
+    correction: float,
+    keepdim: bool,
+    center: Tensor | None = None,
+) -> Tensor:
+    """In two passes: around the mean (``center``, with the axes kept, where it is there already),
+    then divided by the count less ``correction``, 0 at least."""
+    if center is None:
+        center = mean(ctx, x, axes, True, x.dtype)
     squares = pointwise(
         ctx, "squares", lambda a, b: (a - b) * (a - b), x, center, dtype=x.dtype
     )
@@ -159,6 +179,8 @@ def arg_extreme(ctx: Context, x: Tensor, axis: int, keepdim: bool, largest: bool
 
     def identity(position_dtype: str, value_dtype: str) -> Any:
         worst = tirx.min_value(value_dtype) if largest else tirx.max_value(value_dtype)
+        if is_float(value_dtype):  # the least finite number would win over -inf
+            worst = tirx.const(-math.inf if largest else math.inf, value_dtype)
         return tirx.max_value(position_dtype), worst
 
     reducer = te.comm_reducer(combine, identity, name="arg_extreme")

@@ -44,4 +44,4 @@ def convert_cumsum(ctx: Context, x: Tensor, dim: int) -> Tensor:
     length = x.shape[axis]
     cube = (product(x.shape[:axis]), length, product(x.shape[axis + 1 :]))
     function = _cumulative_sum(length, dtype)
-    return ctx.reshape(ctx.call(function, [ctx.reshape(source, cube)], cube, dtype), x.shape)
+    return ctx.reshape(ctx.call("cumsum", function, [ctx.reshape(source, cube)], cube, dtype), x.shape)

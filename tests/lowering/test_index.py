@@ -1,0 +1,56 @@
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def ids(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, high, shape)
+
+
+class Lookups(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 6, padding_idx=0)
+        self.positions = nn.Embedding(32, 6)
+        self.register_buffer("bias", torch.randn(11, 11))
+
+    def forward(self, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mask = (i != 0).long()
+        places = (mask.cumsum(1) * mask).clamp(0, 31)
+        return (
+            self.table(i) + self.positions(torch.arange(i.shape[1])),
+            self.positions(places),
+            self.table.weight[i],
+            self.bias[i[:, :1], i],
+            self.bias[i[0], 1:3],
+            self.bias[:, i],
+            F.embedding(i, self.bias),
+            self.bias[2],
+            self.bias[-i],
+        )
+
+
+def test_lookups(agree) -> None:
+    compiled = agree(Lookups(), (ids(11, 3, 5),), (ids(11, 1, 1),), (ids(11, 4, 31),))
+    # Positions that the graph computes are reported, those that are an input's are not.
+    assert len(compiled.answer.unguarded_indices) > 2
+
+
+def test_positions_that_are_an_input_are_left_to_the_guard(agree) -> None:
+    compiled = agree(nn.Embedding(7, 3), (ids(7, 2, 3),), (ids(7, 1, 1),))
+    assert compiled.answer.unguarded_indices == ()
+
+
+def test_gathers(agree) -> None:
+    functions = [
+        lambda x, i: x.gather(1, i % 3),
+        lambda x, i: x.gather(0, i % 2),
+        lambda x, i: x.index_select(1, i[0] % 3),
+        lambda x, i: x[:, i[0] % 3],
+        lambda x, i: x[i[:, 0] % 2, i[:, 1] % 3],
+        lambda x, i: x[i[:, 0] % 2, :, None][:, 1:],
+        lambda x, i: F.one_hot(i % 4, 4),
+    ]
+    shapes = [(2, 4), (3, 3), (5, 9)]
+    calls = [(torch.randn(*shape), ids(100, *shape)) for shape in shapes]
+    agree(functions, *calls)

@@ -1,0 +1,305 @@
+"""The whole way: `lower` in its child process, its refusals, its promises."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tcexport.artifacts.errors import ExportError
+from tcexport.artifacts.weights import read_weights
+from tcexport.lowering.context import constant_tensor
+from tcexport.lowering.converters.registry import CONVERTERS
+from tcexport.lowering.decompose import decompose
+from tcexport.lowering.graph import build
+from tcexport.lowering.lower import Lowered, lower
+from tcexport.lowering.targets import CPU_TARGETS
+from tcexport.lowering.tensor import Constant
+from tcexport.lowering.weights import WeightStore, constants
+
+from .conftest import TARGET, trace
+
+
+def lowered(program: torch.export.ExportedProgram, folder: Path) -> Lowered:
+    folder.mkdir(exist_ok=True)
+    return lower(program, (TARGET,), folder, lambda stage, seconds: None)
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.second = nn.Linear(16, 4)
+        self.register_buffer("offset", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.second(torch.relu(self.first(x))) + self.offset).softmax(-1)
+
+
+def test_two_lowerings_give_equal_bytes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    program = trace(Mlp().eval(), (torch.randn(3, 5, 8),))
+    stages: list[str] = []
+
+    def digests(folder: Path) -> tuple[str, str]:
+        folder.mkdir()
+        result = lower(program, (TARGET,), folder, lambda stage, seconds: stages.append(stage))
+        files = (result.libraries[TARGET], result.weights_file)
+        return tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+
+    assert digests(tmp_path / "a") == digests(tmp_path / "longer-name")
+    assert {f"compile for {TARGET}", f"link for {TARGET}"} <= set(stages)
+
+
+def test_the_library_needs_no_compiler_and_says_its_libc(tmp_path: Path) -> None:
+    result = lowered(trace(Mlp().eval(), (torch.randn(3, 8),)), tmp_path)
+    library = result.libraries[TARGET].read_bytes()
+    assert b"libtvm" not in library  # its symbols come from whichever runtime is loaded
+    assert str(tmp_path).encode() not in library
+    assert tuple(int(part) for part in result.libc.split(".")) <= (2, 27)
+    assert result.linker.split()[0] in ("gcc", "clang", "ziglang")
+
+
+def test_weights_are_stored_once_packed_or_plain_aligned(tmp_path: Path) -> None:
+    model = Mlp().eval()
+    result = lowered(trace(model, (torch.randn(3, 8),)), tmp_path)
+    data = result.weights_file.read_bytes()
+    weights = read_weights(memoryview(data))
+    assert set(result.weights) == set(weights) - {n for n in weights if n.startswith(".padding")}
+    assert set(result.weights) == {
+        "first.weight:packed32",
+        "first.bias",
+        "second.weight:packed32",
+        "second.bias",
+        "offset",
+    }
+    np.testing.assert_array_equal(weights["first.bias"].data, model.first.bias.detach().numpy())
+    start = np.frombuffer(data, np.uint8).ctypes.data
+    for name in result.weights:
+        assert (weights[name].data.ctypes.data - start) % 64 == 0
+
+
+class Unsupported(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.fft.rfft(x).abs() + torch.sort(x).values[:, :4]
+        z = torch.sort(x + 1).values
+        return y + torch.linalg.det(x[:, :3] @ x[:, :3].T) + z[:, :4]
+
+
+def test_all_unsupported_ops_are_listed_at_once_with_their_lines(tmp_path: Path) -> None:
+    with pytest.raises(ExportError) as error:
+        lowered(trace(Unsupported(), (torch.randn(3, 6),), dynamic=(None,)), tmp_path)
+    diagnostics = error.value.diagnostics
+    assert {diagnostic.code for diagnostic in diagnostics} == {"TC501"}
+    text = {diagnostic.message.split()[0]: diagnostic for diagnostic in diagnostics}
+    assert {"aten._fft_r2c.default", "aten.sort.default"} <= set(text)
+    assert any("det" in name or "lu" in name for name in text)
+    assert "2 times" in text["aten.sort.default"].message
+    assert text["aten.sort.default"].location.file == __file__
+    assert "torch.sort" in text["aten.sort.default"].location.text
+    assert not (tmp_path / TARGET).exists()  # nothing was compiled
+
+
+def test_integer_division_by_a_tensor_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    class Divide(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x // y
+
+    with pytest.raises(ExportError, match="TC501") as error:
+        lowered(trace(Divide(), (torch.arange(3), torch.ones(3, dtype=torch.int64))), tmp_path)
+    assert error.value.diagnostics[0].tries
+
+
+@pytest.mark.parametrize("wrong", ["dtype", "shape"])
+def test_a_converter_that_disagrees_with_the_trace_is_an_error(monkeypatch, wrong: str) -> None:
+    class Double(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sin(x)
+
+    def sin(ctx, x):
+        return ctx.cast(x, "float64") if wrong == "dtype" else ctx.reshape(x, (1, *x.shape))
+
+    program = decompose(trace(Double(), (torch.randn(3, 4),)))
+    registry = sys.modules["tcexport.lowering.converters.registry"]
+    registry._PARAMETERS[sin] = frozenset({"x"})
+    monkeypatch.setitem(CONVERTERS, "aten.sin.default", sin)
+    with pytest.raises(ExportError, match="TC502") as error:
+        build(program, constants(program), CPU_TARGETS[TARGET], WeightStore())
+    assert error.value.diagnostics[0].location.file == __file__
+
+
+def _worker_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let the child run ``code`` first, by way of a sitecustomize on its path."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(code)
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+
+
+def test_a_segfault_of_the_compiler_is_a_diagnostic(tmp_path: Path, monkeypatch) -> None:
+    code = "import os, sys, signal\nprint('last words', file=sys.stderr, flush=True)\n"
+    _worker_that(tmp_path, monkeypatch, code + "os.kill(os.getpid(), signal.SIGSEGV)")
+    with pytest.raises(ExportError, match="SIGSEGV") as error:
+        lowered(trace(Mlp().eval(), (torch.randn(3, 8),)), tmp_path)
+    assert error.value.code == "TC503"
+    assert "last words" in error.value.diagnostics[0].notes
+
+
+def test_an_exception_in_the_compiler_is_a_diagnostic(tmp_path: Path, monkeypatch) -> None:
+    _worker_that(tmp_path, monkeypatch, "import sys\nsys.modules['tvm'] = None")
+    with pytest.raises(ExportError, match="exit code 1") as error:
+        lowered(trace(Mlp().eval(), (torch.randn(3, 8),)), tmp_path)
+    assert error.value.code == "TC503"
+    assert any("tvm" in note for note in error.value.diagnostics[0].notes)
+
+
+def test_an_interrupt_ends_the_child(tmp_path: Path, monkeypatch) -> None:
+    pid_file = tmp_path / "pid"
+    code = (
+        "import os, time, pathlib, signal\n"
+        f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))\n"
+        "os.kill(os.getppid(), signal.SIGINT)\ntime.sleep(600)\n"
+    )
+    program = trace(Mlp().eval(), (torch.randn(3, 8),))
+    _worker_that(tmp_path, monkeypatch, code)
+    with pytest.raises(KeyboardInterrupt):
+        lowered(program, tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), signal.SIGTERM)
+
+
+def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
+    program = trace(Mlp().eval(), (torch.randn(3, 8),))
+    with pytest.raises(ExportError, match="TC506"):
+        lower(program, ("x86-64-v9",), tmp_path, lambda stage, seconds: None)
+
+
+class Aliases(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x: torch.Tensor):  # type: ignore[no-untyped-def]
+        y = x + 1
+        return {
+            "input": x,
+            "view": x.reshape(-1),
+            "weight": self.weight,
+            "none": None,
+            "size": x.shape[0] * 2,
+            "twice": [y, y],
+            "reshaped": y.view(-1),
+            "row": self.weight.view(-1),
+        }
+
+
+def test_results_never_lie_in_the_callers_memory(agree) -> None:
+    x = torch.randn(2, 3)
+    compiled = agree(Aliases(), (x,), (torch.randn(1, 1),))
+    before = [result.copy() for result in compiled((x,))]
+    for result in compiled((x,)):
+        result.flags.writeable = True
+        result[...] = 7
+    for old, new in zip(before, compiled((x,)), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_axes_that_are_multiples_of_a_hidden_size(compile_program) -> None:
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x.view(-1, 2) * y[:, None] + x.shape[0]
+
+    n = torch.export.Dim("n", min=1, max=64)
+    args = (torch.randn(6), torch.randn(3))
+    compiled = compile_program(
+        torch.export.export(Halves(), args, dynamic_shapes=({0: 2 * n}, {0: n}), strict=True)
+    )
+    assert compiled.answer.sizes == ()  # y binds n
+    x, y = torch.randn(10), torch.randn(5)
+    np.testing.assert_allclose(compiled((x, y))[0], Halves()(x, y).numpy())
+
+
+def test_a_hidden_size_is_an_argument(compile_program) -> None:
+    class Pairs(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(-1, 2).sum(1)
+
+    n = torch.export.Dim("n", min=1, max=64)
+    program = torch.export.export(
+        Pairs(), (torch.randn(6),), dynamic_shapes=({0: 2 * n},), strict=True
+    )
+    compiled = compile_program(program)
+    assert len(compiled.answer.sizes) == 1
+    x = torch.randn(10)
+    np.testing.assert_allclose(compiled((x,), (5,))[0], Pairs()(x).numpy(), rtol=1e-6)
+
+
+def test_a_value_of_an_input_is_an_argument(compile_program) -> None:
+    class TakeFirst(nn.Module):
+        def forward(self, i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            n = int(i.item())
+            torch._check(n >= 0)
+            torch._check(n < len(y))
+            return y[:n] + n
+
+    compiled = compile_program(trace(TakeFirst(), (torch.tensor(4), torch.randn(10))))
+    y = torch.randn(7)
+    assert len(compiled.answer.sizes) == 1
+    np.testing.assert_allclose(compiled((torch.tensor(3), y), (3,))[0], y[:3].numpy() + 3)
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return x + self.count
+
+
+class WritesInput(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + 1
+
+
+class Noise(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "line"),
+    [
+        (Counter(), "TC103", "self.count.add_(1)"),
+        (WritesInput(), "TC104", "x.mul_(2)"),
+        (Noise(), "TC105", "return x + torch.randn_like(x)"),
+    ],
+)
+def test_state_and_randomness_are_refused_with_the_line(model, code, line, tmp_path) -> None:
+    with pytest.raises(ExportError, match=code) as error:
+        lowered(trace(model, (torch.randn(3),)), tmp_path)
+    assert error.value.diagnostics[0].location.text == line
+
+
+def test_constants_are_clones(tmp_path: Path) -> None:
+    model = Mlp().eval()
+    program = decompose(trace(model, (torch.randn(3, 8),)))
+    found = {constant.name: constant for constant in constants(program).values()}
+    with torch.no_grad():
+        model.offset.fill_(5)
+    assert found["offset"].value.eq(1).all()
+    assert constant_tensor(Constant("a", torch.ones(2, 3))).shape == (2, 3)

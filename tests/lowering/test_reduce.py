@@ -1,0 +1,72 @@
+import math
+
+import torch
+
+
+def floats(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+REDUCTIONS = [
+    torch.sum,
+    torch.mean,
+    torch.amax,
+    torch.max,
+    torch.min,
+    lambda x: x.sum(0),
+    lambda x: x.sum(-1, keepdim=True),
+    lambda x: x.sum((0, 2)),
+    lambda x: x.mean((1, 2), keepdim=True),
+    lambda x: x.mean(-1),
+    lambda x: x.var(-1, correction=0),
+    lambda x: x.std((1, 2)),
+    lambda x: torch.var_mean(x, 2),
+    lambda x: x.amax((0, 1)),
+    lambda x: x.amin(2, keepdim=True),
+    lambda x: tuple(x.max(1)),
+    lambda x: tuple(x.min(2, keepdim=True)),
+    lambda x: x.argmax(),
+    lambda x: x.argmax(1),
+    lambda x: x.argmin(-1, keepdim=True),
+    lambda x: x.prod(2),
+    lambda x: x.norm(dim=-1),
+    lambda x: x.norm(p=1, dim=1),
+    lambda x: (x > 0).any(1),
+    lambda x: (x > -1).all(),
+    lambda x: (x > 0).sum(),
+    lambda x: (x > 0).sum(-1, dtype=torch.int32),
+    lambda x: (x * 3).int().sum(0),
+    lambda x: (x * 3).long().amax(0),
+    lambda x: (x * 3).int().argmax(1),
+    lambda x: x.sum(1, dtype=torch.float64),
+    lambda x: x.logsumexp(-1),
+    lambda x: x.cumsum(1),
+    lambda x: x.cumsum(-1),
+    lambda x: (x > 0).cumsum(0),
+    lambda x: (x * 3).int().cumsum(1),
+    lambda x: x.softmax(-1),
+    lambda x: x.softmax(0),
+    lambda x: x.log_softmax(1),
+    lambda x: (x * 3).int().softmax(-1, dtype=torch.float32),
+    lambda x: torch.cosine_similarity(x, x.flip(1), dim=-1),
+    lambda x: torch.nn.functional.normalize(x, dim=1),
+]
+
+
+def test_reductions(agree) -> None:
+    agree(REDUCTIONS, (floats(3, 5, 7),), (floats(2, 2, 2),), (floats(4, 1, 40),))
+
+
+def test_ties_take_the_first_and_nan_wins(agree) -> None:
+    x = torch.tensor([[1.0, 3.0, 3.0], [math.nan, 1.0, math.nan], [-math.inf] * 3])
+    agree(
+        [
+            lambda x: x.argmax(1),
+            lambda x: x.argmin(1),
+            lambda x: tuple(x.max(1)),
+            lambda x: x.amin(0),
+            lambda x: x.softmax(1),
+        ],
+        (x,),
+        (x.T.contiguous(),),
+    )
