@@ -115,7 +115,8 @@ def _flat(program: torch.export.ExportedProgram) -> Iterator[None]:
 def _run_worker(request_path: Path, progress: Callable[[str, float], None]) -> None:
     package = __package__ or "tcexport.lowering"
     command = [sys.executable, "-m", f"{package}.worker", str(request_path)]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    # A fixed hash seed: sets of names are walked in the same order at every export.
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
     with tempfile.TemporaryFile() as stderr:
         # In a folder of its own: `-m` makes the current one importable, and the user's files there
         # are not to be taken for ours.
