@@ -7,8 +7,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from ..artifacts.contract import (
     TensorOutput,
 )
 from ..artifacts.errors import BundleError, Diagnostic, GuardError, InternalError
-from ..artifacts.manifest import WEIGHTS_NAME, Entry, Manifest, Target
+from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target
 from ..artifacts.prove import Span, bounds
 from ..artifacts.weights import WeightsError, read_weights
 from .coverage import Serves, check_serves
@@ -38,7 +37,6 @@ from .tensors import (
     Exporter,
     Seen,
     Slot,
-    Staging,
     copy_of,
     empty_tensor,
     exporter_of,
@@ -47,85 +45,9 @@ from .tensors import (
     to_numpy,
 )
 from .threads import POOLS, thread_count
+from .worker import Code, Counts, Metrics, Worker
 
 _HERE = POOLS.here
-_NAIVE_ALLOCATOR = 1
-_CPU = 1
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """Counts since a model was loaded, at one moment; all threads together.
-
-    ``copies`` are inputs that had to be copied (strided or unaligned), ``copied_bytes`` their
-    size; ``violations`` counts refused calls by code.
-    """
-
-    calls: int = 0
-    copies: int = 0
-    copied_bytes: int = 0
-    violations: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Code:
-    """The compiled code and what it is called with; shared by all threads."""
-
-    library: Any
-    entry: Entry
-    weights: tuple[Any, ...]
-
-
-class _Counts:
-    """What one thread has counted: nobody else writes to it, so that it needs no lock."""
-
-    __slots__ = ("calls", "copied_bytes", "copies")
-
-    def __init__(self) -> None:
-        self.calls = self.copies = self.copied_bytes = 0
-
-    def add(self, other: _Counts) -> None:
-        self.calls += other.calls
-        self.copies += other.copies
-        self.copied_bytes += other.copied_bytes
-
-
-class _Worker:
-    """What a calling thread has for itself: a VM, which only one thread may use, and staging."""
-
-    SHAPES = 256
-
-    def __init__(self, code: _Code, counts: _Counts) -> None:
-        ffi = load_ffi()
-        vm = code.library["vm_load_executable"]()
-        vm["vm_initialization"](_CPU, 0, _NAIVE_ALLOCATOR)
-        name = code.entry.function
-        if code.weights:
-            vm["save_function"](name, "bound", True, *code.weights)
-            name = "bound"
-        self._function = vm[name]
-        self._results = range(code.entry.results)
-        self._array, self._shape = ffi.Array, ffi.Shape
-        self._item = ffi.get_global_func("ffi.ArrayGetItem")
-        self._shapes: dict[Sizes, Any] = {}
-        self.staging = Staging()
-        self.counts = counts
-
-    def run(self, *arguments: Any) -> list[Any]:
-        """Call the compiled function; the tensors that it returns."""
-        answer = self._function(*arguments)
-        if type(answer) is not self._array:
-            return [answer]
-        return [self._item(answer, number) for number in self._results]
-
-    def shape(self, sizes: Sizes) -> Any:
-        """A tvm_ffi.Shape; making one costs as much as a small kernel, so they are kept."""
-        found = self._shapes.get(sizes)
-        if found is None:
-            if len(self._shapes) >= self.SHAPES:
-                self._shapes.clear()
-            found = self._shapes[sizes] = self._shape(sizes)
-        return found
 
 
 def load(
@@ -197,13 +119,13 @@ class Model:
                 Diagnostic("TC401", f"{bundle.path} is not a bundle: {error}")
             ) from None
         load_runtime(bundle, machine)
-        self._code = _Code(load_library(bundle, self.target.library), entry, weights)
+        self._code = Code(load_library(bundle, self.target.library), entry, weights)
         self._configure = load_ffi().get_global_func("runtime.config_threadpool")
         POOLS.expect(self.num_threads)
         self._lock = threading.Lock()
         self._violations: Counter[str] = Counter()
-        self._ended = _Counts()
-        self._counts: list[tuple[weakref.ref[_Worker], _Counts]] = []
+        self._ended = Counts()
+        self._counts: list[tuple[weakref.ref[Worker], Counts]] = []
         self._plain = is_plain(self.contract.parameters)
         self._arity = len(self.contract.parameters)
         self._first = next(
@@ -279,7 +201,7 @@ class Model:
         if _HERE.count != self.num_threads:
             POOLS.set(self.num_threads, self._configure)
         try:
-            worker: _Worker = self._local.worker
+            worker: Worker = self._local.worker
         except AttributeError:
             worker = self._local.worker = self._new_worker()
         arguments: list[Any] = []
@@ -329,10 +251,10 @@ class Model:
             self._exporters[kind] = exporter_of(flat[self._first])
         return self._exporters[kind]
 
-    def _new_worker(self) -> _Worker:
-        counts = _Counts()
+    def _new_worker(self) -> Worker:
+        counts = Counts()
         try:
-            worker = _Worker(self._code, counts)
+            worker = Worker(self._code, counts)
         except Exception as error:  # tvm_ffi raises what its C++ side names
             raise self._failed(error) from None
         with self._lock:
@@ -349,7 +271,7 @@ class Model:
     def metrics(self) -> Metrics:
         """Counts of calls, copies and refusals since the model was loaded."""
         with self._lock:
-            total = _Counts()
+            total = Counts()
             for counted in [self._ended, *(counts for _, counts in self._counts)]:
                 total.add(counted)
             return Metrics(total.calls, total.copies, total.copied_bytes, dict(self._violations))

@@ -1,0 +1,92 @@
+"""What a calling thread has for itself: a VM on the shared code, staging memory, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..artifacts.manifest import Entry
+from .guards import Sizes
+from .library import load_ffi
+from .tensors import Staging
+
+_CPU = 1
+# TVM's pooled allocator keeps what one large call took for ever; this one gives it back, and is as
+# fast, as malloc keeps what is used again and again.
+_NAIVE_ALLOCATOR = 1
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Counts since a model was loaded, at one moment; all threads together.
+
+    ``copies`` are inputs that had to be copied (strided or unaligned), ``copied_bytes`` their
+    size; ``violations`` counts refused calls by code.
+    """
+
+    calls: int = 0
+    copies: int = 0
+    copied_bytes: int = 0
+    violations: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Code:
+    """The compiled code and what it is called with; shared by all threads."""
+
+    library: Any
+    entry: Entry
+    weights: tuple[Any, ...]
+
+
+class Counts:
+    """What one thread has counted: nobody else writes to it, so that it needs no lock."""
+
+    __slots__ = ("calls", "copied_bytes", "copies")
+
+    def __init__(self) -> None:
+        self.calls = self.copies = self.copied_bytes = 0
+
+    def add(self, other: Counts) -> None:
+        self.calls += other.calls
+        self.copies += other.copies
+        self.copied_bytes += other.copied_bytes
+
+
+class Worker:
+    """What a calling thread has for itself: a VM, which only one thread may use, and staging."""
+
+    SHAPES = 256
+
+    def __init__(self, code: Code, counts: Counts) -> None:
+        ffi = load_ffi()
+        vm = code.library["vm_load_executable"]()
+        vm["vm_initialization"](_CPU, 0, _NAIVE_ALLOCATOR)
+        name = code.entry.function
+        if code.weights:
+            vm["save_function"](name, "bound", True, *code.weights)
+            name = "bound"
+        self._function = vm[name]
+        self._results = range(code.entry.results)
+        self._array, self._shape = ffi.Array, ffi.Shape
+        self._item = ffi.get_global_func("ffi.ArrayGetItem")
+        self._shapes: dict[Sizes, Any] = {}
+        self.staging = Staging()
+        self.counts = counts
+
+    def run(self, *arguments: Any) -> list[Any]:
+        """Call the compiled function; the tensors that it returns."""
+        answer = self._function(*arguments)
+        if type(answer) is not self._array:
+            return [answer]
+        return [self._item(answer, number) for number in self._results]
+
+    def shape(self, sizes: Sizes) -> Any:
+        """A tvm_ffi.Shape; making one costs as much as a small kernel, so they are kept."""
+        found = self._shapes.get(sizes)
+        if found is None:
+            if len(self._shapes) >= self.SHAPES:
+                self._shapes.clear()
+            found = self._shapes[sizes] = self._shape(sizes)
+        return found
