@@ -1,12 +1,9 @@
 """Matrix products with a weight that was packed at export: C = act(A Wᵀ + bias) + residual.
 
 The weight lies in panels of 32 columns, ``[ceil(n/32)][k][32]``, one layout for every CPU level. A
-register tile is some rows by some vectors of columns and runs over the whole of k, with neither
-packing of A nor blocks of k: a panel stays in the level-two cache while the rows of a chunk pass
-over it. Rows are split evenly between tiles, and each row count has its own code, so that no row
-is computed twice and none is masked. Few rows get tiles that are wider instead, which read more
-panels at once. This is the outer-product scheme of Goto and van de Geijn (Anatomy of
-High-Performance Matrix Multiplication, 2008) for operands that fit the caches.
+tile runs over the whole of k, with neither packing of A nor blocks of k: a panel stays in the
+level-two cache while the rows of a chunk pass over it. Few rows get tiles that are wider, and so
+read more panels at once.
 """
 
 from __future__ import annotations
@@ -22,22 +19,20 @@ from .prim_func import (
     Expr,
     ceil_div,
     dim,
+    div,
     index,
     let,
     load,
-    local,
+    mod,
     parallel,
     param,
     prim_func,
     serial,
     store,
-    vector,
 )
+from .tile import PANEL, accumulate, along, fewest_rows, finish_tile, row_blocks, tile_vectors
 from .vector_math import activate
 
-PANEL = 32
-
-_WIDEST_TILE = 8  # vectors
 _CHUNK_BYTES = 1536 * 1024  # rows of A that pass over one panel before the next is taken
 _ENOUGH_TASKS = 64  # chunks are made smaller until there are so many, for the cores to share
 
@@ -53,14 +48,6 @@ def pack(weight: np.ndarray) -> np.ndarray:
     padded = np.zeros((panels * PANEL, k), weight.dtype)
     padded[:n] = weight
     return np.ascontiguousarray(padded.reshape(panels, PANEL, k).transpose(0, 2, 1))
-
-
-def tile_vectors(rows: int, target: CpuTarget) -> int:
-    """How many vectors wide a tile of so many rows is: what fills the register file."""
-    vectors = 2
-    while rows * vectors * 2 <= 2 * target.tile_rows and vectors < _WIDEST_TILE:
-        vectors *= 2
-    return vectors
 
 
 @dataclass(frozen=True)
@@ -160,93 +147,38 @@ def _many_rows(gemm: _Gemm, m: Expr, few: int, tile_rows: int) -> None:
     )
     chunks = let(chunks, "chunks")
     with parallel(chunks * index(panels)) as task:
-        chunk = let(task // index(panels), "chunk")
-        panel = let(task % index(panels), "panel")
-        first_row = let(m * chunk // chunks, "first_row")
-        rows = let(m * (chunk + 1) // chunks - first_row, "rows")
-        blocks = let(ceil_div(rows, tile_rows), "blocks")
+        chunk = let(div(task, panels), "chunk")
+        panel = let(mod(task, panels), "panel")
+        first_row = let(div(m * chunk, chunks), "first_row")
+        rows = let(div(m * (chunk + 1), chunks) - first_row, "rows")
         strips = T.min(index(PANEL // width), ceil_div(index(gemm.n) - panel * index(PANEL), width))
         with serial(strips) as strip:
             column = let(panel * index(PANEL) + strip * index(width), "column")
-            with serial(blocks) as block:
-                row = let(first_row + rows * block // blocks, "row")
-                block_rows = let(rows * (block + 1) // blocks - rows * block // blocks)
-                for count in range(_fewest_rows(few, tile_rows), tile_rows + 1):
-                    with T.If(block_rows == index(count)), T.Then():
-                        _tile(gemm, count, 2, row, column)
-
-
-def _fewest_rows(few: int, tile_rows: int) -> int:
-    """The smallest block that an even split of more than ``few`` rows can give."""
-    return min(rows // -(-rows // tile_rows) for rows in range(few + 1, 2 * tile_rows + 1))
+            row_blocks(
+                first_row,
+                rows,
+                fewest_rows(few, tile_rows),
+                tile_rows,
+                lambda row, count: _tile(gemm, count, 2, row, column),
+            )
 
 
 def _tile(gemm: _Gemm, rows: int, vectors: int, row: Expr, column: Expr) -> None:
-    """Rows by vectors of C, from ``row`` and ``column`` on, in registers over the whole of k."""
+    """Rows by vectors of C, from ``row`` and ``column`` on, over the whole of k."""
     lanes = gemm.lanes
-    width = vectors * lanes
-    edge = gemm.n % width
-    sums = local((rows * width,))
-    for i in range(rows * vectors):
-        store(sums, vector(0.0, lanes), i * lanes, lanes=lanes)
-    with serial(gemm.k) as k:
+
+    def weight(j: int, k: Expr) -> Expr:
         # Which panel, and where in it: a tile is a part of a panel, or some whole panels.
-        weights = [
-            let(
-                load(
-                    gemm.b,
-                    (column + index(j * lanes)) // index(PANEL),
-                    k,
-                    (column + index(j * lanes)) % index(PANEL),
-                    lanes=lanes,
-                )
-            )
-            for j in range(vectors)
-        ]
-        for i in range(rows):
-            value = let(vector(gemm.a[row + index(i), k], lanes))
-            for j in range(vectors):
-                at = (i * vectors + j) * lanes
-                store(sums, load(sums, at, lanes=lanes) + value * weights[j], at, lanes=lanes)
-    if edge == 0:
-        _finish_tile(gemm, sums, rows, vectors, row, column)
-        return
-    with T.If(column + index(width) <= index(gemm.n)):
-        with T.Then():
-            _finish_tile(gemm, sums, rows, vectors, row, column)
-        with T.Else():
-            spilled = _spill(sums, rows, vectors, lanes)
-            with serial(rows) as i, serial(edge) as j:
-                value = gemm.finish(spilled[i, j], row + i, column + j, 1)
-                store(gemm.c, value, row + i, column + j, lanes=1)
+        at = column + index(j * lanes)
+        return load(gemm.b, div(at, PANEL), k, mod(at, PANEL), lanes=lanes)
 
+    def write(value: Expr, i: Expr, j: Expr, lanes: int) -> None:
+        value = gemm.finish(value, row + i, column + j, lanes)
+        store(gemm.c, value, row + i, column + j, lanes=lanes)
 
-def _finish_tile(
-    gemm: _Gemm, sums: tirx.Buffer, rows: int, vectors: int, row: Expr, column: Expr
-) -> None:
-    lanes = gemm.lanes
-    if gemm.activation in (None, "relu"):
-        for i in range(rows):
-            for j in range(vectors):
-                at = column + index(j * lanes)
-                value = load(sums, (i * vectors + j) * lanes, lanes=lanes)
-                value = gemm.finish(value, row + index(i), at, lanes)
-                store(gemm.c, value, row + index(i), at, lanes=lanes)
-        return
-    # A long activation, unrolled over the tile, would be much code and spill its registers.
-    spilled = _spill(sums, rows, vectors, lanes)
-    with serial(rows) as i, serial(vectors) as j:
-        at = let(column + j * index(lanes))
-        value = gemm.finish(load(spilled, i, j * index(lanes), lanes=lanes), row + i, at, lanes)
-        store(gemm.c, value, row + i, at, lanes=lanes)
-
-
-def _spill(sums: tirx.Buffer, rows: int, vectors: int, lanes: int) -> tirx.Buffer:
-    """The sums in memory, where a loop may index them: indexed as they are, they would not stay in
-    registers."""
-    spilled = local((rows, vectors * lanes))
-    for i in range(rows):
-        for j in range(vectors):
-            value = load(sums, (i * vectors + j) * lanes, lanes=lanes)
-            store(spilled, value, i, j * lanes, lanes=lanes)
-    return spilled
+    sums = accumulate(
+        rows, vectors, lanes, along(gemm.k), lambda i, k: gemm.a[row + index(i), k], weight
+    )
+    edge = None if gemm.n % (vectors * lanes) == 0 else index(gemm.n) - column
+    light = gemm.activation in (None, "relu")
+    finish_tile(sums, rows, vectors, lanes, edge, write, unroll=light)

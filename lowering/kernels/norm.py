@@ -13,6 +13,7 @@ from .prim_func import (
     Expr,
     Size,
     dim,
+    div,
     index,
     let,
     load,
@@ -191,7 +192,7 @@ def _split(n: int | Expr, lanes: int) -> tuple[Expr, Expr | None]:
         size = int(n)
     if size is not None:
         return index(size // lanes), index(size % lanes) if size % lanes else None
-    whole = let(n // index(lanes))
+    whole = let(div(n, lanes))
     return whole, n - whole * index(lanes)
 
 

@@ -141,8 +141,28 @@ def serial(extent: Expr) -> Any:
     return T.serial(index(extent))
 
 
+def div(a: Expr, b: Expr) -> Expr:
+    """Division of what is never negative; by 0 as by 1.
+
+    ``//`` of TIR rounds down, which takes a page of selects when TVM can't see the signs, and
+    exponential time when such divisions are nested. And TVM moves divisions out of loops that never
+    run, as those over an empty batch.
+    """
+    return tirx.truncdiv(index(a), _at_least_one(b))
+
+
+def mod(a: Expr, b: Expr) -> Expr:
+    """The remainder of ``div``."""
+    return tirx.truncmod(index(a), _at_least_one(b))
+
+
+def _at_least_one(divisor: Expr) -> Expr:
+    divisor = index(divisor)
+    return divisor if isinstance(divisor, tirx.IntImm) else tirx.max(divisor, index(1))
+
+
 def ceil_div(value: Expr, divisor: int) -> Expr:
-    return (value + T.int64(divisor - 1)) // T.int64(divisor)
+    return div(value + T.int64(divisor - 1), divisor)
 
 
 def vector(value: Expr, lanes: int, dtype: str = FLOAT) -> Expr:

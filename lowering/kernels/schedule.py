@@ -42,7 +42,7 @@ from tvm.sym import Analyzer
 
 from ..targets import CpuTarget
 from . import vector_math
-from .prim_func import ON_STACK, WORTH_THREADS, Expr, as_expression, let, lets_by
+from .prim_func import ON_STACK, WORTH_THREADS, Expr, as_expression, div, let, lets_by, mod
 
 log = logging.getLogger(__name__)
 
@@ -666,7 +666,7 @@ def _decode(flat: Expr, axes: Sequence[tirx.IterVar]) -> dict[tirx.Var, Expr]:
     for axis in reversed(live):
         position = flat
         if axis is not live[0]:
-            position, flat = tirx.truncmod(flat, _extent(axis)), tirx.truncdiv(flat, _extent(axis))
+            position, flat = mod(flat, _extent(axis)), div(flat, _extent(axis))
         point[axis.var] = tirx.Cast(axis.var.ty.dtype, position)
     return point
 
@@ -685,15 +685,15 @@ def _pieces(extent: Expr, length: int) -> Expr:
     """Into how many pieces a loop is cut, none much longer than ``length``."""
     if isinstance(extent, tirx.IntImm):
         return _int64(max(1, -(-int(extent) // length)))
-    return tirx.truncdiv(extent + _int64(length - 1), _int64(length))
+    return div(extent + _int64(length - 1), _int64(length))
 
 
 def _bounds(piece: Expr, pieces: Expr, extent: Expr) -> tuple[Expr, Expr]:
     """Where a piece begins, and its length."""
     if _is_constant(pieces, 1):
         return _int64(0), extent
-    first = tirx.truncdiv(piece * extent, pieces)
-    return first, tirx.truncdiv((piece + _int64(1)) * extent, pieces) - first
+    first = div(piece * extent, pieces)
+    return first, div((piece + _int64(1)) * extent, pieces) - first
 
 
 def _over_last_axis(
@@ -714,8 +714,8 @@ def _over_last_axis(
 
     def task_body(task: tirx.Var) -> tirx.Stmt:
         whole = _is_constant(pieces, 1)
-        row = task if whole else tirx.truncdiv(task, pieces)
-        first, length = _bounds(tirx.truncmod(task, pieces), pieces, extent)
+        row = task if whole else div(task, pieces)
+        first, length = _bounds(mod(task, pieces), pieces, extent)
         start = tirx.Var("start", "int64")
         count = tirx.Var("count", "int64")
         point, bindings = _bind({axis.var: _zero(axis.var) for axis in axes} | _decode(row, outer))
@@ -849,10 +849,10 @@ def _emit_partials(
         def clear(lane: tirx.Var) -> _Update:
             return [], tirx.BufferStore(partial, reduction.identity, [lane])
 
-        whole = tirx.truncdiv(extent, _int64(_PARTIALS)) * _int64(_PARTIALS)
+        whole = div(extent, _int64(_PARTIALS)) * _int64(_PARTIALS)
         block, step, left = (tirx.Var(name, "int64") for name in ("block", "step", "left"))
         first = block * _int64(_REDUCTION_BLOCK)
-        steps = tirx.truncdiv(tirx.min(whole - first, _int64(_REDUCTION_BLOCK)), _int64(_PARTIALS))
+        steps = div(tirx.min(whole - first, _int64(_REDUCTION_BLOCK)), _int64(_PARTIALS))
         every = tirx.Ramp(_int64(0), _int64(1), _PARTIALS)
         scratch = _Scratch(1, _int64(0))
         with lets_by(scratch.keep):
@@ -905,4 +905,4 @@ def _emit_partials(
 
 
 def _pieces_exact(length: Expr) -> Expr:
-    return tirx.truncdiv(length + _int64(_REDUCTION_BLOCK - 1), _int64(_REDUCTION_BLOCK))
+    return div(length + _int64(_REDUCTION_BLOCK - 1), _int64(_REDUCTION_BLOCK))

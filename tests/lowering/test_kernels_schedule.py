@@ -188,6 +188,17 @@ def test_large_and_small_sizes_agree_with_torch(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_an_empty_axis_is_no_crash(level):
+    empty = tvm.runtime.tensor(np.zeros((0, 7, WIDTH), np.float32))
+    outputs = dict(zip(CASES, _compiled(level)(empty, empty), strict=True))
+    assert outputs["gelu of a sum"].numpy().shape == (0, 7, WIDTH)
+    assert outputs["sum of everything"].numpy() == 0
+    short = tvm.runtime.tensor(np.zeros((3, 0, WIDTH), np.float32))
+    outputs = dict(zip(CASES, _compiled(level)(short, short), strict=True))
+    np.testing.assert_array_equal(outputs["sum of a middle axis"].numpy(), np.zeros((3, WIDTH)))
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_extrema_propagate_nan_and_reach_infinity(level):
     x = torch.randn(2, 50, WIDTH)
     x[0, 3, 5] = torch.nan
