@@ -1,0 +1,144 @@
+"""The register tile of matrix products: some rows by some vectors of columns.
+
+Whatever multiplies matrices (GEMM, batched products, attention, convolution) adds up outer products
+in a tile that fills the register file, and only says where its operands come from. This is the
+micro-kernel of Goto and van de Geijn (Anatomy of High-Performance Matrix Multiplication, 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as T
+
+from ..targets import CpuTarget
+from .prim_func import Expr, ceil_div, div, index, let, load, local, serial, store, vector
+
+PANEL = 32  # columns side by side in packed operands, a multiple of two vectors of any CPU
+
+_WIDEST_TILE = 8  # vectors
+
+
+def tile_vectors(rows: int, target: CpuTarget) -> int:
+    """How many vectors wide a tile of so many rows is: what fills the register file."""
+    vectors = 2
+    while rows * vectors * 2 <= 2 * target.tile_rows and vectors < _WIDEST_TILE:
+        vectors *= 2
+    return vectors
+
+
+def accumulate(
+    rows: int,
+    vectors: int,
+    lanes: int,
+    along: Callable[[Callable[..., None]], None],
+    a: Callable[..., Expr],
+    b: Callable[..., Expr],
+) -> tirx.Buffer:
+    """Sums of ``a(i, *k) * b(j, *k)`` for each row i and vector j, in registers.
+
+    ``along`` emits the loops of the reduction around the step that it is given, and calls that with
+    the loop variables, here called k. ``a`` gives a scalar, ``b`` a vector. The sums lie as
+    ``[rows][vectors][lanes]``; index them with constants only, or they would not stay in registers.
+    """
+    sums = local((rows * vectors * lanes,))
+    for i in range(rows * vectors):
+        store(sums, vector(0.0, lanes), i * lanes, lanes=lanes)
+
+    def step(*k: Expr) -> None:
+        columns = [let(b(j, *k)) for j in range(vectors)]
+        for i in range(rows):
+            value = let(vector(a(i, *k), lanes))
+            for j in range(vectors):
+                at = (i * vectors + j) * lanes
+                store(sums, load(sums, at, lanes=lanes) + value * columns[j], at, lanes=lanes)
+
+    along(step)
+    return sums
+
+
+def along(extent: Expr) -> Callable[[Callable[[Expr], None]], None]:
+    """A reduction that is one loop."""
+
+    def emit(step: Callable[[Expr], None]) -> None:
+        with serial(extent) as k:
+            step(k)
+
+    return emit
+
+
+def finish_tile(
+    sums: tirx.Buffer,
+    rows: int,
+    vectors: int,
+    lanes: int,
+    columns: Expr | None,
+    write: Callable[[Expr, Expr, Expr, int], None],
+    *,
+    unroll: bool,
+) -> None:
+    """Hand the sums over: ``write(value, row, column, lanes)``, both counted from the tile's own.
+
+    ``columns`` is how many of the tile's columns there are, where it may reach over the edge; None
+    says that it never does. With ``unroll`` the sums go from the registers; a long ``write`` is
+    better in a loop, over a copy in memory.
+    """
+    width = vectors * lanes
+
+    def whole() -> None:
+        if unroll:
+            for i in range(rows):
+                for j in range(vectors):
+                    value = load(sums, (i * vectors + j) * lanes, lanes=lanes)
+                    write(value, index(i), index(j * lanes), lanes)
+            return
+        spilled = _spill(sums, rows, vectors, lanes)
+        with serial(rows) as i, serial(vectors) as j:
+            column = let(j * index(lanes))
+            write(load(spilled, i, column, lanes=lanes), i, column, lanes)
+
+    if columns is None:
+        whole()
+        return
+    with T.If(columns >= index(width)):
+        with T.Then():
+            whole()
+        with T.Else():
+            spilled = _spill(sums, rows, vectors, lanes)
+            with serial(rows) as i, serial(columns) as j:
+                write(spilled[i, j], i, j, 1)
+
+
+def _spill(sums: tirx.Buffer, rows: int, vectors: int, lanes: int) -> tirx.Buffer:
+    """The sums in memory, where loops may index them."""
+    spilled = local((rows, vectors * lanes))
+    for i in range(rows):
+        for j in range(vectors):
+            value = load(sums, (i * vectors + j) * lanes, lanes=lanes)
+            store(spilled, value, i, j * lanes, lanes=lanes)
+    return spilled
+
+
+def fewest_rows(more_than: int, tile_rows: int) -> int:
+    """The smallest tile that an even split of more than so many rows can give."""
+    return min(rows // -(-rows // tile_rows) for rows in range(more_than + 1, 2 * tile_rows + 1))
+
+
+def row_blocks(
+    first: Expr,
+    rows: Expr,
+    fewest: int,
+    tile_rows: int,
+    tile: Callable[[Expr, int], None],
+) -> None:
+    """Split ``rows`` rows from ``first`` evenly to tiles: ``tile(row, count)``, each count as code
+    of its own, so that no row is computed twice and none is masked."""
+    blocks = let(ceil_div(rows, tile_rows), "blocks")
+    with serial(blocks) as block:
+        begin = let(div(rows * block, blocks))
+        row = let(first + begin, "row")
+        count = let(div(rows * (block + 1), blocks) - begin)
+        for rows_here in range(fewest, tile_rows + 1):
+            with T.If(count == index(rows_here)), T.Then():
+                tile(row, rows_here)
