@@ -1,9 +1,9 @@
 """How long from nothing to the first answer: a bundle beside the model itself under torch.
 
 ``python -m tcexport.tools.cold_start m.tcpkg --against model.py`` starts each runtime in a process of
-its own, in turn, several times, and prints medians of wall time, CPU time and peak memory, with the ratio
-to the bundle. Times count from the start of the interpreter to the end of the first call; the page
-cache is warm after the first round, which is not counted.
+its own, in turn, several times, and prints medians of wall time, CPU time and peak memory, with the
+ratio to the bundle. Times count from the start of the interpreter to the end of the first call; the
+page cache is warm after the first round, which is not counted.
 """
 
 from __future__ import annotations
