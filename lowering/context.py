@@ -39,7 +39,7 @@ class Context:
     unguarded: list[str] = field(default_factory=list)
     node: torch.fx.Node | None = None
 
-    # --- the result that the trace promises ---------------------------------------------------
+    # The result that the trace promises.
 
     def expected(self, index: int | None = None) -> torch.Tensor:
         """The fake tensor that the trace has for the node's result (or for one of several)."""
@@ -47,7 +47,7 @@ class Context:
         value = self.node.meta["val"]
         return value if index is None else value[index]
 
-    # --- emitting -----------------------------------------------------------------------------
+    # Emitting.
 
     def variable(self, tensor: Tensor) -> relax.Var:
         """The Relax variable of a tensor; for a constant this makes it an argument."""
@@ -84,9 +84,7 @@ class Context:
             if isinstance(size, tirx.Var)
         }
         # Sorted, so that equal graphs give equal bytes.
-        free = [
-            name for name in sorted(scope.variables) if scope.variables[name] not in bound
-        ]
+        free = [name for name in sorted(scope.variables) if scope.variables[name] not in bound]
         function = te.create_prim_func(
             [*placeholders, *(scope.variables[name] for name in free), result], "int64"
         ).without_attr("global_symbol")
@@ -167,7 +165,7 @@ class Context:
             lambda _, x, position: convert(x[0](*position), dtype),
         )
 
-    # --- constants ----------------------------------------------------------------------------
+    # Constants.
 
     def derived(
         self, constant: Constant, suffix: str, make: Callable[[np.ndarray], np.ndarray]

@@ -81,9 +81,7 @@ def _mutations(program: torch.export.ExportedProgram) -> list[Diagnostic]:
         location = user_location(node.meta.get("stack_trace")) if node else None
         if spec.kind is OutputKind.USER_INPUT_MUTATION:
             found.append(
-                Diagnostic(
-                    "TC104", f"the model writes into its input {spec.target!r}", location
-                )
+                Diagnostic("TC104", f"the model writes into its input {spec.target!r}", location)
             )
         elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
             found.append(Diagnostic("TC103", f"a call changes {spec.target!r}", location))

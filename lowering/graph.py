@@ -106,7 +106,7 @@ class _Importer:
             unguarded_indices=tuple(self.ctx.unguarded),
         )
 
-    # --- ends of the graph --------------------------------------------------------------------
+    # Ends of the graph.
 
     def _placeholders(self) -> None:
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
@@ -149,7 +149,7 @@ class _Importer:
             results.append(self.ctx.variable(value))
         return results
 
-    # --- nodes --------------------------------------------------------------------------------
+    # Nodes.
 
     def _call(self, node: torch.fx.Node) -> None:
         if str(node.target) in CHECKS or node in self.absorbed:
@@ -259,7 +259,7 @@ class _Importer:
         value = value.clone(memory_format=torch.contiguous_format)
         return constant_tensor(Constant(f"{operands[0].name}:{node.name}", value))
 
-    # --- held against the trace ---------------------------------------------------------------
+    # Held against the trace.
 
     def _held(self, node: torch.fx.Node, result: Tensor, value: torch.Tensor) -> Tensor:
         """The result, if it has the dtype and the shape that the trace says.

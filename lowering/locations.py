@@ -23,9 +23,7 @@ def user_location(stack_trace: str | None) -> Location | None:
     Args:
         stack_trace: ``node.meta["stack_trace"]``, as Python prints tracebacks, or None.
     """
-    frames = [
-        (match["file"], int(match["line"])) for match in _FRAME.finditer(stack_trace or "")
-    ]
+    frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(stack_trace or "")]
     return location_of_frames(frames)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tvm
-from tvm import IRModule, relax, tirx
+from tvm import IRModule, relax
 
 from .kernels.schedule import mark_noalias, schedule_rest
 from .shape_functions import order_stores

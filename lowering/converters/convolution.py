@@ -84,7 +84,9 @@ def convolve(
 
     def build(scope: Symbols, source: te.Tensor, kernel: te.Tensor) -> te.Tensor:
         def padded(*position: Any) -> Any:
-            where = [p - tirx.IntImm("int64", b) for p, b in zip(position[2:], padding, strict=True)]
+            where = [
+                p - tirx.IntImm("int64", b) for p, b in zip(position[2:], padding, strict=True)
+            ]
             inside = [
                 condition
                 for at, size in zip(where, x.shape[2:], strict=True)

@@ -25,9 +25,7 @@ def convert_full(ctx: Context, size: Any, fill_value: Scalar) -> Tensor:
 
 
 @converter("aten.full_like.default", "aten.new_full.default")
-def convert_full_like(
-    ctx: Context, x: Tensor, fill_value: Scalar, size: Any = None
-) -> Tensor:
+def convert_full_like(ctx: Context, x: Tensor, fill_value: Scalar, size: Any = None) -> Tensor:
     return filled(ctx, fill_value)
 
 

@@ -76,7 +76,7 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith("float")
 
 
-# --- elements that more than one op is made of -------------------------------------------------------
+# Elements that more than one op is made of.
 
 
 def constant(value: float, like: Any) -> Any:
@@ -182,7 +182,7 @@ def _remainder(a: Any, b: Any) -> Any:
     return tirx.Select(wrong_side, remainder + b, remainder)
 
 
-# --- one operand, result in the trace's dtype (an int becomes a float first) --------------------------
+# One operand, result in the trace's dtype (an int becomes a float first).
 
 _UNARY: dict[str, Element] = {
     "abs": tirx.abs,
@@ -210,8 +210,9 @@ _UNARY: dict[str, Element] = {
     "round": lambda x: tirx.nearbyint(x) if is_float(str(x.ty.dtype)) else x,
     "rsqrt": lambda x: constant(1, x) / tirx.sqrt(x),
     "sigmoid": sigmoid,
-    "sign": lambda x: (x > constant(0, x)).astype(str(x.ty.dtype))
-    - (x < constant(0, x)).astype(str(x.ty.dtype)),
+    "sign": lambda x: (
+        (x > constant(0, x)).astype(str(x.ty.dtype)) - (x < constant(0, x)).astype(str(x.ty.dtype))
+    ),
     "silu": silu,
     "sin": tirx.sin,
     "sinh": lambda x: _libm("sinh", x),
@@ -295,7 +296,7 @@ def convert_hardswish(ctx: Context, x: Tensor) -> Tensor:
     return pointwise(ctx, "hardswish", element, x, dtype=x.dtype)
 
 
-# --- two operands --------------------------------------------------------------------------------------
+# Two operands.
 
 
 def _scaled(alpha: Scalar, dtype: str) -> Callable[[Any], Any]:
@@ -523,7 +524,9 @@ def convert_bitwise_not(ctx: Context, x: Tensor) -> Tensor:
 @converter("aten.isnan.default")
 def convert_isnan(ctx: Context, x: Tensor) -> Tensor:
     if not is_float(x.dtype):
-        return pointwise(ctx, "isnan", lambda _: tirx.const(False, "bool"), x, dtype=x.dtype, result="bool")
+        return pointwise(
+            ctx, "isnan", lambda _: tirx.const(False, "bool"), x, dtype=x.dtype, result="bool"
+        )
     return pointwise(ctx, "isnan", tirx.isnan, x, dtype=x.dtype, result="bool")
 
 
@@ -537,7 +540,7 @@ def convert_isinf(ctx: Context, x: Tensor) -> Tensor:
     return pointwise(ctx, "isinf", element, x, dtype=x.dtype, result="bool")
 
 
-# --- choice and conversion -----------------------------------------------------------------------------
+# Choice and conversion.
 
 
 def choose(ctx: Context, condition: Tensor, yes: Operand, no: Operand, dtype: str) -> Tensor:
@@ -561,7 +564,9 @@ def choose(ctx: Context, condition: Tensor, yes: Operand, no: Operand, dtype: st
     return ctx.compute("where", inputs, shape, dtype, value)
 
 
-@converter("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+@converter(
+    "aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar"
+)
 def convert_where(ctx: Context, condition: Tensor, x: Operand, other: Operand) -> Tensor:
     return choose(ctx, condition, x, other, dtype_of_result(ctx))
 

@@ -132,9 +132,7 @@ def convert_group_norm(
     grouped = ctx.reshape(input, (batch, num_groups, product((per_group, *inner))))
     center = mean(ctx, grouped, [2], True, input.dtype)
     spread = variance(ctx, grouped, [2], 0, True, center)
-    plain = ctx.reshape(
-        normalize(ctx, grouped, center, spread, eps, None, None), input.shape
-    )
+    plain = ctx.reshape(normalize(ctx, grouped, center, spread, eps, None, None), input.shape)
     column = (channels, *(1 for _ in inner))
     scale = [ctx.reshape(t, column) for t in (weight, bias) if t is not None]
     if not scale:

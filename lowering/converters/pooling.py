@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from tvm import te, tirx
 from ..context import Context, Unsupported
 from ..symbols import Symbols, as_shape
 from ..tensor import Tensor
-from .elementwise import pointwise
+from .elementwise import is_float, pointwise
 from .reduce import mean
 from .registry import converter
 
@@ -41,7 +42,9 @@ def pool(
         def element(*position: Any) -> Any:
             outer, at = position[: x.rank - axes], position[x.rank - axes :]
             where = [
-                p * tirx.IntImm("int64", s) + k.var * tirx.IntImm("int64", d) - tirx.IntImm("int64", b)
+                p * tirx.IntImm("int64", s)
+                + k.var * tirx.IntImm("int64", d)
+                - tirx.IntImm("int64", b)
                 for p, s, k, d, b in zip(at, stride, window, dilation, padding, strict=True)
             ]
             inside = [
@@ -72,7 +75,7 @@ def _max_pool(
     axes: int,
 ) -> Tensor:
     kernel = _each(kernel_size, axes)
-    lowest = tirx.const(float("-inf"), x.dtype) if x.dtype.startswith("float") else tirx.min_value(x.dtype)
+    lowest = tirx.const(-math.inf, x.dtype) if is_float(x.dtype) else tirx.min_value(x.dtype)
     return pool(
         ctx,
         x,
@@ -87,21 +90,39 @@ def _max_pool(
 
 @converter("aten.max_pool1d.default")
 def convert_max_pool1d(
-    ctx: Context, x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+    ctx: Context,
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: Any,
 ) -> Tensor:
     return _max_pool(ctx, x, kernel_size, stride, padding, dilation, 1)
 
 
 @converter("aten.max_pool2d.default")
 def convert_max_pool2d(
-    ctx: Context, x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+    ctx: Context,
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: Any,
 ) -> Tensor:
     return _max_pool(ctx, x, kernel_size, stride, padding, dilation, 2)
 
 
 @converter("aten.max_pool2d_with_indices.default")
 def convert_max_pool2d_with_indices(
-    ctx: Context, x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+    ctx: Context,
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: Any,
 ) -> list[Tensor | None]:
     return [_max_pool(ctx, x, kernel_size, stride, padding, dilation, 2), None]
 
@@ -121,9 +142,7 @@ def convert_avg_pool(
     axes = 1 if "avg_pool1d" in str(ctx.node.target) else 2
     kernel, borders = _each(kernel_size, axes), _each(padding, axes)
     steps = _each(stride, axes) if stride else kernel
-    sums = pool(
-        ctx, x, te.sum, tirx.const(0, x.dtype), kernel, steps, borders, (1,) * axes
-    )
+    sums = pool(ctx, x, te.sum, tirx.const(0, x.dtype), kernel, steps, borders, (1,) * axes)
     sizes = x.shape[x.rank - axes :]
 
     def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
@@ -161,9 +180,7 @@ def convert_adaptive_avg_pool(ctx: Context, x: Tensor, output_size: Sequence[Any
         if size % out:  # type: ignore[operator]
             raise Unsupported(f"from {size} to {out}", "an output size that divides the input's")
         widths.append(size // out)  # type: ignore[operator]
-    sums = pool(
-        ctx, x, te.sum, tirx.const(0, x.dtype), widths, widths, (0,) * axes, (1,) * axes
-    )
+    sums = pool(ctx, x, te.sum, tirx.const(0, x.dtype), widths, widths, (0,) * axes, (1,) * axes)
     count = 1
     for width in widths:
         count *= width

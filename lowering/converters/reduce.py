@@ -44,7 +44,9 @@ def reduce(
 
     def build(scope: Symbols, source: te.Tensor) -> te.Tensor:
         over = {
-            axis: te.reduce_axis((tirx.IntImm("int64", 0), scope.size(x.shape[axis])), name=f"r{axis}")
+            axis: te.reduce_axis(
+                (tirx.IntImm("int64", 0), scope.size(x.shape[axis])), name=f"r{axis}"
+            )
             for axis in axes
         }
 
@@ -80,7 +82,12 @@ def convert_mean(ctx: Context, x: Tensor, dim: Any = None, keepdim: bool = False
 
 @converter("aten.var.correction", "aten.var.dim")
 def convert_var(
-    ctx: Context, x: Tensor, dim: Any, correction: Any = None, keepdim: bool = False, unbiased: Any = None
+    ctx: Context,
+    x: Tensor,
+    dim: Any,
+    correction: Any = None,
+    keepdim: bool = False,
+    unbiased: Any = None,
 ) -> Tensor:
     if unbiased is not None:
         correction = int(unbiased)
@@ -111,9 +118,7 @@ def variance(
     then divided by the count less ``correction``, 0 at least."""
     if center is None:
         center = mean(ctx, x, axes, True, x.dtype)
-    squares = pointwise(
-        ctx, "squares", lambda a, b: (a - b) * (a - b), x, center, dtype=x.dtype
-    )
+    squares = pointwise(ctx, "squares", lambda a, b: (a - b) * (a - b), x, center, dtype=x.dtype)
     total = reduce(ctx, "sum", te.sum, squares, axes, keepdim, x.dtype)
     count = product(x.shape[axis] for axis in axes)
 

@@ -24,7 +24,9 @@ _PARAMETERS: dict[Converter, frozenset[str]] = {}
 
 # Where a result lies and how it is laid out is not the graph's business; its dtype is taken from
 # the trace's own result, which every converter's result is held against.
-_IMMATERIAL = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "dtype"})
+_IMMATERIAL = frozenset(
+    {"device", "layout", "pin_memory", "memory_format", "non_blocking", "dtype"}
+)
 
 
 def converter(*names: str) -> Callable[[Converter], Converter]:
@@ -75,4 +77,6 @@ def convert_node(ctx: Context, node: torch.fx.Node, read: Callable[[Any], Any]) 
         if name not in taken and name not in _IMMATERIAL and value != defaults[name]:
             raise Unsupported(f"with {name}={value}")
     ctx.node = node
-    return function(ctx, **{name: read(value) for name, value in arguments.items() if name in taken})
+    return function(
+        ctx, **{name: read(value) for name, value in arguments.items() if name in taken}
+    )

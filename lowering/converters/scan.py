@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 
 from ..context import Context, axis_of
-from ..kernels.prim_func import dim, local, param, parallel, prim_func, serial, store
+from ..kernels.prim_func import dim, local, parallel, param, prim_func, serial, store
 from ..symbols import Size, product
 from ..tensor import Tensor
 from .elementwise import dtype_of_result
@@ -44,4 +44,6 @@ def convert_cumsum(ctx: Context, x: Tensor, dim: int) -> Tensor:
     length = x.shape[axis]
     cube = (product(x.shape[:axis]), length, product(x.shape[axis + 1 :]))
     function = _cumulative_sum(length, dtype)
-    return ctx.reshape(ctx.call("cumsum", function, [ctx.reshape(source, cube)], cube, dtype), x.shape)
+    return ctx.reshape(
+        ctx.call("cumsum", function, [ctx.reshape(source, cube)], cube, dtype), x.shape
+    )

@@ -119,9 +119,7 @@ def part(ctx: Context, x: Tensor, axis: int, start: Size, step: int, length: Siz
 
 
 @converter("aten.slice.Tensor")
-def convert_slice(
-    ctx: Context, x: Tensor, dim: int, start: Any, end: Any, step: Any
-) -> Tensor:
+def convert_slice(ctx: Context, x: Tensor, dim: int, start: Any, end: Any, step: Any) -> Tensor:
     if not isinstance(step, int):
         raise Unsupported("with a step that is not a constant")
     axis = axis_of(dim, x.rank)
@@ -164,7 +162,12 @@ def convert_unbind(ctx: Context, x: Tensor, dim: int) -> list[Tensor]:
     "aten.chunk.default",
 )
 def convert_split(
-    ctx: Context, x: Tensor, dim: int, split_size: Any = None, split_sizes: Any = None, chunks: Any = None
+    ctx: Context,
+    x: Tensor,
+    dim: int,
+    split_size: Any = None,
+    split_sizes: Any = None,
+    chunks: Any = None,
 ) -> list[Tensor]:
     axis = axis_of(dim, x.rank)
     start: Size = 0
@@ -304,5 +307,3 @@ def convert_pad(
         return tirx.if_then_else(tirx.all(*inside), read, scope.number(fill, x.dtype))
 
     return ctx.compute("pad", [x], shape, x.dtype, element)
-
-

@@ -12,12 +12,11 @@ import torch
 import torch.fx.experimental._config as fx_config
 import tvm
 import tvm_ffi
+from tcexport.artifacts.weights import read_weights
+from tcexport.lowering import worker
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 from tvm import relax
-
-from tcexport.artifacts.weights import read_weights
-from tcexport.lowering import worker
 
 TARGET = "x86-64-v3"
 Call = tuple[Any, ...]
@@ -75,9 +74,7 @@ class Compiled:
         tensors = [tvm.runtime.tensor(flat[index].numpy()) for index in self.answer.inputs]
         assert len(sizes) == len(self.answer.sizes)
         extra = [tvm_ffi.Shape(sizes)] if self.answer.sizes else []
-        return [
-            result.numpy() for result in self.vm["main"](*tensors, *extra, *self.weights)
-        ]
+        return [result.numpy() for result in self.vm["main"](*tensors, *extra, *self.weights)]
 
 
 def assert_equal(expected: torch.Tensor, got: np.ndarray, what: str, tolerance: float) -> None:

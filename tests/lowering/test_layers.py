@@ -117,7 +117,13 @@ class Norms(nn.Module):
         nn.init.uniform_(self.rms.weight)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.layer(x), self.layer(x + 1000), self.plain(x), self.rms(x), self.layer(x * 2 + x)
+        return (
+            self.layer(x),
+            self.layer(x + 1000),
+            self.plain(x),
+            self.rms(x),
+            self.layer(x * 2 + x),
+        )
 
 
 def test_norms(agree) -> None:
@@ -148,12 +154,11 @@ def test_attention(agree, width: int) -> None:
         masked("bool"),
         masked("float"),
         lambda q, k, v: F.scaled_dot_product_attention(q[0], k[0], v[0]),
-        lambda q, k, v: F.scaled_dot_product_attention(
-            q, k[:, :1], v[:, :1], enable_gqa=True
-        ),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True),
     ]
     auto = torch.export.Dim.AUTO
     calls = [
-        tuple(floats(b, 4, n, width) for n in (s, t, t)) for b, s, t in ((2, 5, 7), (1, 1, 1), (3, 33, 20))
+        tuple(floats(b, 4, n, width) for n in (s, t, t))
+        for b, s, t in ((2, 5, 7), (1, 1, 1), (3, 33, 20))
     ]
     agree(functions, *calls, dynamic=(({0: auto, 2: auto},) * 3,))

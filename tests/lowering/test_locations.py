@@ -1,7 +1,6 @@
 import torch
-from torch import nn
-
 from tcexport.lowering.locations import user_location
+from torch import nn
 
 
 class Doubled(nn.Module):
