@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
@@ -13,19 +11,17 @@ from .prim_func import (
     Expr,
     Size,
     dim,
-    div,
     index,
     let,
     load,
-    local,
     parallel_tasks,
     param,
     prim_func,
-    serial,
     store,
     vector,
 )
-from .vector_math import add, exp, maximum, reduce_lanes
+from .row import over, reduce
+from .vector_math import add, exp, maximum
 
 
 def layer_norm(
@@ -49,9 +45,9 @@ def layer_norm(
         def row(i: Expr) -> None:
             source = x
             if r is not None:
-                _over(d, target.lanes, lambda j, lanes: _store_sum(x, r, y, i, j, lanes))
+                over(d, target.lanes, lambda j, lanes: _store_sum(x, r, y, i, j, lanes))
                 source = y
-            total = _reduce(
+            total = reduce(
                 d, target.lanes, 0.0, add, lambda j, lanes: load(source, i, j, lanes=lanes)
             )
             mean = let(total * T.float32(1.0 / d), "mean")
@@ -63,14 +59,14 @@ def layer_norm(
                 value = deviation(j, lanes)
                 return value * value
 
-            squares = _reduce(d, target.lanes, 0.0, add, square)
+            squares = reduce(d, target.lanes, 0.0, add, square)
             scale = let(T.float32(1.0) / T.sqrt(squares * T.float32(1.0 / d) + T.float32(eps)))
 
             def write(j: Expr, lanes: int) -> None:
                 value = deviation(j, lanes) * vector(scale, lanes)
                 store(y, _affine(value, w, b, j, lanes), i, j, lanes=lanes)
 
-            _over(d, target.lanes, write)
+            over(d, target.lanes, write)
 
         return lambda: parallel_tasks(m, m * index(d), row)
 
@@ -94,14 +90,14 @@ def rms_norm(d: int, eps: float, *, weight: bool, target: CpuTarget) -> tirx.Pri
                 value = let(load(x, i, j, lanes=lanes))
                 return value * value
 
-            squares = _reduce(d, target.lanes, 0.0, add, square)
+            squares = reduce(d, target.lanes, 0.0, add, square)
             scale = let(T.float32(1.0) / T.sqrt(squares * T.float32(1.0 / d) + T.float32(eps)))
 
             def write(j: Expr, lanes: int) -> None:
                 value = load(x, i, j, lanes=lanes) * vector(scale, lanes)
                 store(y, _affine(value, w, None, j, lanes), i, j, lanes=lanes)
 
-            _over(d, target.lanes, write)
+            over(d, target.lanes, write)
 
         return lambda: parallel_tasks(m, m * index(d), row)
 
@@ -121,7 +117,7 @@ def softmax(n: Size, *, log: bool, target: CpuTarget) -> tirx.PrimFunc:
 
         def row(i: Expr) -> None:
             highest = let(
-                _reduce(
+                reduce(
                     width,
                     target.lanes,
                     float("-inf"),
@@ -138,7 +134,7 @@ def softmax(n: Size, *, log: bool, target: CpuTarget) -> tirx.PrimFunc:
                     store(y, value, i, j, lanes=lanes)
                 return value
 
-            total = let(_reduce(width, target.lanes, 0.0, add, weight), "total")
+            total = let(reduce(width, target.lanes, 0.0, add, weight), "total")
             if log:
                 shift = let(vector_math.log(total, 1) + highest)
             else:
@@ -151,7 +147,7 @@ def softmax(n: Size, *, log: bool, target: CpuTarget) -> tirx.PrimFunc:
                     value = load(y, i, j, lanes=lanes) * vector(scale, lanes)
                 store(y, value, i, j, lanes=lanes)
 
-            _over(width, target.lanes, write)
+            over(width, target.lanes, write)
 
         return lambda: parallel_tasks(m, m * width, row)
 
@@ -173,50 +169,3 @@ def _store_sum(
 ) -> None:
     value = load(x, i, j, lanes=lanes) + load(residual, i, j, lanes=lanes)
     store(y, value, i, j, lanes=lanes)
-
-
-def _over(n: int | Expr, lanes: int, body: Callable[[Expr, int], None]) -> None:
-    """Run ``body`` at each vector of a row, and at each element that is left over."""
-    whole, left = _split(n, lanes)
-    with serial(whole) as j:
-        body(j * index(lanes), lanes)
-    if left is not None:
-        with serial(left) as j:
-            body(whole * index(lanes) + j, 1)
-
-
-def _split(n: int | Expr, lanes: int) -> tuple[Expr, Expr | None]:
-    """The whole vectors of a row, and the elements left over (None if there never are any)."""
-    size = n if isinstance(n, int) else None
-    if isinstance(n, tirx.IntImm):
-        size = int(n)
-    if size is not None:
-        return index(size // lanes), index(size % lanes) if size % lanes else None
-    whole = let(div(n, lanes))
-    return whole, n - whole * index(lanes)
-
-
-def _reduce(
-    n: int | Expr,
-    lanes: int,
-    identity: float,
-    combine: Callable[[Expr, Expr], Expr],
-    value: Callable[[Expr, int], Expr],
-) -> Expr:
-    """Combine ``value`` over a row to a scalar: a vector of partial results, then those."""
-    partial = {lanes: local((lanes,)), 1: local((1,))} if lanes > 1 else {1: local((1,))}
-    for width, buffer in partial.items():
-        store(buffer, vector(identity, width), 0, lanes=width)
-
-    def step(j: Expr, width: int) -> None:
-        buffer = partial[width]
-        store(
-            buffer,
-            combine(load(buffer, 0, lanes=width), value(j, width)),
-            0,
-            lanes=width,
-        )
-
-    _over(n, lanes, step)
-    across = reduce_lanes(load(partial[lanes], 0, lanes=lanes), combine, lanes)
-    return combine(across, load(partial[1], 0, lanes=1))
