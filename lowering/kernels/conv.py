@@ -1,0 +1,240 @@
+"""Convolution in two dimensions, NCHW, as a matrix product that is never laid out.
+
+Rows of the product are output channels, columns are output pixels. The input is first copied to
+padded planes, one for each phase of the stride: with stride s, pixel ``s * x + r`` lies at x in plane
+r. Then whatever the stride, padding and dilation, the pixels that a kernel element meets are a
+contiguous piece of one plane, and run on from row to row: a vector of them is one load, and goes
+over the end of a row (the columns between rows are computed too, and dropped). A last pass drops
+them and adds bias, activation and residual.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx.script.builder import ir as T
+
+from ..targets import CpuTarget
+from .prim_func import (
+    Expr,
+    ceil_div,
+    dim,
+    div,
+    index,
+    let,
+    load,
+    mod,
+    parallel,
+    param,
+    prim_func,
+    serial,
+    store,
+    vector,
+    workspace,
+)
+from .row import over
+from .tile import accumulate, finish_tile, tile_vectors
+from .vector_math import activate
+
+_TILES_PER_TASK = 8  # tiles of pixels that pass over one block of output channels
+
+
+def pack_conv(weight: np.ndarray) -> np.ndarray:
+    """The weight ``[oc, ic / groups, kh, kw]`` as the kernel reads it, on every CPU level."""
+    return np.ascontiguousarray(weight)
+
+
+@dataclass(frozen=True)
+class _Conv:
+    """What is fixed at export."""
+
+    channels: int
+    filters: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+    target: CpuTarget
+
+    @property
+    def group_channels(self) -> int:
+        return self.channels // self.groups
+
+    @property
+    def group_filters(self) -> int:
+        return self.filters // self.groups
+
+    def reach(self, axis: int) -> int:
+        """How many plane pixels the last kernel element lies after the first."""
+        return self.dilation[axis] * (self.kernel[axis] - 1) // self.stride[axis]
+
+
+def conv2d(
+    channels: int,
+    filters: int,
+    kernel: tuple[int, int],
+    *,
+    stride: tuple[int, int] = (1, 1),
+    padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    bias: bool,
+    activation: str | None,
+    residual: bool,
+    target: CpuTarget,
+) -> tirx.PrimFunc:
+    """Y = act(conv(X, W) + bias) + residual in float32, for any batch, height and width.
+
+    Parameters: X ``[n, channels, h, w]``, the weight as ``pack_conv`` gives it, bias ``[filters]``
+    and residual (as Y) where asked for, Y ``[n, filters, ho, wo]``. Padding is of zeros, the same
+    on both sides.
+    """
+    conv = _Conv(channels, filters, kernel, stride, padding, dilation, groups, target)
+
+    def declare():
+        n, h, w, ho, wo = (dim(None, name) for name in ("n", "h", "w", "ho", "wo"))
+        x = param("X", (n, channels, h, w))
+        weight = param("W", (filters, conv.group_channels, *kernel))
+        b = param("bias", (filters,)) if bias else None
+        r = param("residual", (n, filters, ho, wo)) if residual else None
+        y = param("Y", (n, filters, ho, wo))
+
+        def body() -> None:
+            rows, row = (
+                let(ho + index(conv.reach(0)), "rows"),
+                let(wo + index(conv.reach(1)), "row"),
+            )
+            planes = _planes(conv, x, n, h, w, rows, row)
+            products = _products(conv, planes, weight, n, let(ho * row, "pixels"), row)
+            with parallel(n * index(filters) * ho) as task:
+                item = let(div(task, index(filters) * ho))
+                channel = let(mod(div(task, ho), filters))
+                line = let(mod(task, ho))
+
+                def write(j: Expr, lanes: int) -> None:
+                    value = load(products, item, channel, line * row + j, lanes=lanes)
+                    if b is not None:
+                        value = value + vector(b[channel], lanes)
+                    value = activate(activation, value, lanes)
+                    if r is not None:
+                        value = value + load(r, item, channel, line, j, lanes=lanes)
+                    store(y, value, item, channel, line, j, lanes=lanes)
+
+                over(wo, target.lanes, write)
+
+        return body
+
+    return prim_func(f"conv2d_{channels}_{filters}", declare)
+
+
+def _tile_shape(conv: _Conv) -> tuple[int, int]:
+    """Output channels and vectors of pixels of the largest tile."""
+    blocks = -(-conv.group_filters // conv.target.tile_rows)
+    rows = -(-conv.group_filters // blocks)
+    return rows, tile_vectors(rows, conv.target)
+
+
+def _planes(
+    conv: _Conv, x: tirx.Buffer, n: Expr, h: Expr, w: Expr, rows: Expr, row: Expr
+) -> tirx.Buffer:
+    """The padded input ``[n, channels, phases, rows * row and some more]``.
+
+    The last tile reads past the end, what it makes of that is dropped.
+    """
+    (sy, sx), (py, px) = conv.stride, conv.padding
+    _, vectors = _tile_shape(conv)
+    slack = vectors * conv.target.lanes + conv.reach(1)
+    planes = workspace((n, conv.channels, sy * sx, rows * row + index(slack)))
+    with parallel(n * index(conv.channels)) as task:
+        item, channel = let(div(task, conv.channels)), let(mod(task, conv.channels))
+        with serial(sy) as phase_y, serial(sx) as phase_x, serial(rows) as i:
+            phase = let(phase_y * index(sx) + phase_x)
+            source_row = let(i * index(sy) + phase_y - index(py))
+            inside = tirx.all(source_row >= index(0), source_row < h)
+            # The columns [begin, end) of the plane lie in the input.
+            begin = let(T.min(row, div(T.max(index(px + sx - 1) - phase_x, index(0)), sx)))
+            end = div(T.max(w + index(px + sx - 1) - phase_x, index(0)), sx)
+            end = let(T.max(begin, T.min(row, end)))
+            begin = let(T.if_then_else(inside, begin, row))
+            end = let(T.if_then_else(inside, end, row))
+            start = let(i * row)
+            with serial(begin) as j:
+                store(planes, T.float32(0.0), item, channel, phase, start + j, lanes=1)
+            with serial(end - begin) as j:
+                column = (begin + j) * index(sx) + phase_x - index(px)
+                value = x[item, channel, source_row, column]
+                store(planes, value, item, channel, phase, start + begin + j, lanes=1)
+            with serial(row - end) as j:
+                store(planes, T.float32(0.0), item, channel, phase, start + end + j, lanes=1)
+    return planes
+
+
+def _products(
+    conv: _Conv, planes: tirx.Buffer, weight: tirx.Buffer, n: Expr, pixels: Expr, row: Expr
+) -> tirx.Buffer:
+    """The sums ``[n, filters, pixels, and more up to whole tiles]``."""
+    lanes = conv.target.lanes
+    most, vectors = _tile_shape(conv)
+    width = vectors * lanes
+    blocks = -(-conv.group_filters // most)
+    fewer, larger_blocks = divmod(conv.group_filters, blocks)
+    tiles = let(ceil_div(pixels, width), "tiles")
+    products = workspace((n, conv.filters, tiles * index(width)))
+    chunks = let(ceil_div(tiles, _TILES_PER_TASK), "chunks")
+    with parallel(n * index(conv.groups * blocks) * chunks) as task:
+        item = let(div(task, index(conv.groups * blocks) * chunks), "item")
+        group = let(mod(div(task, index(blocks) * chunks), conv.groups), "group")
+        block = let(mod(div(task, chunks), blocks), "block")
+        chunk = let(mod(task, chunks), "chunk")
+        first_channel = let(group * index(conv.group_channels), "first_channel")
+        filter_in_group = block * index(fewer) + T.min(block, index(larger_blocks))
+        first_filter = let(group * index(conv.group_filters) + filter_in_group, "first_filter")
+        first_tile = let(div(tiles * chunk, chunks))
+        with serial(div(tiles * (chunk + 1), chunks) - first_tile) as tile:
+            pixel = let((first_tile + tile) * index(width), "pixel")
+
+            def compute(count: int) -> None:
+                sums = accumulate(
+                    count,
+                    vectors,
+                    lanes,
+                    lambda step: _along_kernel(conv, row, step),
+                    lambda i, c, ky, kx, phase, shift: weight[first_filter + index(i), c, ky, kx],
+                    lambda j, c, ky, kx, phase, shift: load(
+                        planes,
+                        item,
+                        first_channel + c,
+                        phase,
+                        pixel + shift + index(j * lanes),
+                        lanes=lanes,
+                    ),
+                )
+
+                def write(value: Expr, i: Expr, j: Expr, lanes: int) -> None:
+                    store(products, value, item, first_filter + i, pixel + j, lanes=lanes)
+
+                finish_tile(sums, count, vectors, lanes, None, write, unroll=True)
+
+            if larger_blocks == 0:
+                compute(fewer)
+            else:
+                with T.If(block < index(larger_blocks)):
+                    with T.Then():
+                        compute(fewer + 1)
+                    with T.Else():
+                        compute(fewer)
+    return products
+
+
+def _along_kernel(conv: _Conv, row: Expr, step) -> None:
+    """The loops over channels and kernel elements, with the plane and shift of each element."""
+    (sy, sx), (dy, dx) = conv.stride, conv.dilation
+    height, width = conv.kernel
+    with serial(conv.group_channels) as c, serial(height) as ky, serial(width) as kx:
+        y, x = ky * index(dy), kx * index(dx)
+        phase = let(mod(y, sy) * index(sx) + mod(x, sx))
+        shift = let(div(y, sy) * row + div(x, sx))
+        step(c, ky, kx, phase, shift)
