@@ -10,6 +10,7 @@ them and adds bias, activation and residual.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,24 @@ class _Conv:
     def group_filters(self) -> int:
         return self.filters // self.groups
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether every output pixel is made of the input pixel at its place."""
+        return (self.kernel, self.stride, self.padding) == ((1, 1), (1, 1), (0, 0))
+
+    @property
+    def blocks(self) -> int:
+        """Into how many blocks, as tall as a tile, the filters of a group fall."""
+        return -(-self.group_filters // self.target.tile_rows)
+
+    @property
+    def tile_vectors(self) -> int:
+        return tile_vectors(-(-self.group_filters // self.blocks), self.target)
+
+    @property
+    def tile_width(self) -> int:
+        return self.tile_vectors * self.target.lanes
+
     def reach(self, axis: int) -> int:
         """How many plane pixels the last kernel element lies after the first."""
         return self.dilation[axis] * (self.kernel[axis] - 1) // self.stride[axis]
@@ -102,7 +121,15 @@ def conv2d(
         r = param("residual", (n, filters, ho, wo)) if residual else None
         y = param("Y", (n, filters, ho, wo))
 
-        def body() -> None:
+        def finish(value: Expr, item: Expr, channel: Expr, line: Expr, j: Expr, lanes: int) -> None:
+            if b is not None:
+                value = value + vector(b[channel], lanes)
+            value = activate(activation, value, lanes)
+            if r is not None:
+                value = value + load(r, item, channel, line, j, lanes=lanes)
+            store(y, value, item, channel, line, j, lanes=lanes)
+
+        def through_planes() -> None:
             rows, row = (
                 let(ho + index(conv.reach(0)), "rows"),
                 let(wo + index(conv.reach(1)), "row"),
@@ -116,25 +143,33 @@ def conv2d(
 
                 def write(j: Expr, lanes: int) -> None:
                     value = load(products, item, channel, line * row + j, lanes=lanes)
-                    if b is not None:
-                        value = value + vector(b[channel], lanes)
-                    value = activate(activation, value, lanes)
-                    if r is not None:
-                        value = value + load(r, item, channel, line, j, lanes=lanes)
-                    store(y, value, item, channel, line, j, lanes=lanes)
+                    finish(value, item, channel, line, j, lanes)
 
                 over(wo, target.lanes, write)
+
+        def in_place() -> None:
+            # Input and output are planes already: line 0, with positions past its end.
+            def read(item, channel, phase, pixel, lanes):
+                return load(x, item, channel, 0, pixel, lanes=lanes)
+
+            def write(value, item, channel, pixel, lanes):
+                finish(value, item, channel, index(0), pixel, lanes)
+
+            _tiles(conv, weight, n, let(h * w, "pixels"), w, read, write, overlap=True)
+
+        def body() -> None:
+            if not conv.is_pointwise:
+                through_planes()
+                return
+            with T.If(h * w >= index(conv.tile_width)):
+                with T.Then():
+                    in_place()
+                with T.Else():
+                    through_planes()
 
         return body
 
     return prim_func(f"conv2d_{channels}_{filters}", declare)
-
-
-def _tile_shape(conv: _Conv) -> tuple[int, int]:
-    """Output channels and vectors of pixels of the largest tile."""
-    blocks = -(-conv.group_filters // conv.target.tile_rows)
-    rows = -(-conv.group_filters // blocks)
-    return rows, tile_vectors(rows, conv.target)
 
 
 def _planes(
@@ -145,9 +180,8 @@ def _planes(
     The last tile reads past the end, what it makes of that is dropped.
     """
     (sy, sx), (py, px) = conv.stride, conv.padding
-    _, vectors = _tile_shape(conv)
-    slack = vectors * conv.target.lanes + conv.reach(1)
-    planes = workspace((n, conv.channels, sy * sx, rows * row + index(slack)))
+    slack = index(conv.tile_width + conv.reach(1))
+    planes = workspace((n, conv.channels, sy * sx, rows * row + slack))
     with parallel(n * index(conv.channels)) as task:
         item, channel = let(div(task, conv.channels)), let(mod(task, conv.channels))
         with serial(sy) as phase_y, serial(sx) as phase_x, serial(rows) as i:
@@ -176,13 +210,40 @@ def _products(
     conv: _Conv, planes: tirx.Buffer, weight: tirx.Buffer, n: Expr, pixels: Expr, row: Expr
 ) -> tirx.Buffer:
     """The sums ``[n, filters, pixels, and more up to whole tiles]``."""
+    tiles = ceil_div(pixels, conv.tile_width)
+    products = workspace((n, conv.filters, tiles * index(conv.tile_width)))
+
+    def read(item, channel, phase, pixel, lanes):
+        return load(planes, item, channel, phase, pixel, lanes=lanes)
+
+    def write(value, item, channel, pixel, lanes):
+        store(products, value, item, channel, pixel, lanes=lanes)
+
+    _tiles(conv, weight, n, pixels, row, read, write, overlap=False)
+    return products
+
+
+def _tiles(
+    conv: _Conv,
+    weight: tirx.Buffer,
+    n: Expr,
+    pixels: Expr,
+    row: Expr,
+    read: Callable[[Expr, Expr, Expr, Expr, int], Expr],
+    write: Callable[[Expr, Expr, Expr, Expr, int], None],
+    *,
+    overlap: bool,
+) -> None:
+    """All tiles of the product.
+
+    ``read(item, channel, phase, pixel, lanes)`` gives input, ``write(value, item, filter, pixel,
+    lanes)`` takes sums. The last tile of an image reaches over its end, or with ``overlap`` begins
+    so early that it does not, and writes some values a second time.
+    """
     lanes = conv.target.lanes
-    most, vectors = _tile_shape(conv)
-    width = vectors * lanes
-    blocks = -(-conv.group_filters // most)
+    vectors, width, blocks = conv.tile_vectors, conv.tile_width, conv.blocks
     fewer, larger_blocks = divmod(conv.group_filters, blocks)
     tiles = let(ceil_div(pixels, width), "tiles")
-    products = workspace((n, conv.filters, tiles * index(width)))
     chunks = let(ceil_div(tiles, _TILES_PER_TASK), "chunks")
     with parallel(n * index(conv.groups * blocks) * chunks) as task:
         item = let(div(task, index(conv.groups * blocks) * chunks), "item")
@@ -194,7 +255,8 @@ def _products(
         first_filter = let(group * index(conv.group_filters) + filter_in_group, "first_filter")
         first_tile = let(div(tiles * chunk, chunks))
         with serial(div(tiles * (chunk + 1), chunks) - first_tile) as tile:
-            pixel = let((first_tile + tile) * index(width), "pixel")
+            pixel = (first_tile + tile) * index(width)
+            pixel = let(T.min(pixel, pixels - index(width)) if overlap else pixel, "pixel")
 
             def compute(count: int) -> None:
                 sums = accumulate(
@@ -203,20 +265,21 @@ def _products(
                     lanes,
                     lambda step: _along_kernel(conv, row, step),
                     lambda i, c, ky, kx, phase, shift: weight[first_filter + index(i), c, ky, kx],
-                    lambda j, c, ky, kx, phase, shift: load(
-                        planes,
-                        item,
-                        first_channel + c,
-                        phase,
-                        pixel + shift + index(j * lanes),
-                        lanes=lanes,
+                    lambda j, c, ky, kx, phase, shift: read(
+                        item, first_channel + c, phase, pixel + shift + index(j * lanes), lanes
                     ),
                 )
-
-                def write(value: Expr, i: Expr, j: Expr, lanes: int) -> None:
-                    store(products, value, item, first_filter + i, pixel + j, lanes=lanes)
-
-                finish_tile(sums, count, vectors, lanes, None, write, unroll=True)
+                finish_tile(
+                    sums,
+                    count,
+                    vectors,
+                    lanes,
+                    None,
+                    lambda value, i, j, lanes: write(
+                        value, item, first_filter + i, pixel + j, lanes
+                    ),
+                    unroll=True,
+                )
 
             if larger_blocks == 0:
                 compute(fewer)
@@ -226,7 +289,6 @@ def _products(
                         compute(fewer + 1)
                     with T.Else():
                         compute(fewer)
-    return products
 
 
 def _along_kernel(conv: _Conv, row: Expr, step) -> None:
