@@ -7,6 +7,7 @@ assertions on values. What torch does not keep, the preconditions of kernels, is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,10 @@ from torch.export.exported_program import _get_shape_env
 from ..artifacts.contract import Guard, Origin
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of, evaluate, render
+from ..artifacts.prove import bounds
 from ..lowering.locations import user_location
 from .lines import location_of
+from .prove import Span, holds
 from .ranges import Request
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, simplified, to_expr
@@ -51,6 +54,7 @@ def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
         guards.append(_equation(actual, declared, symbols, env))
     raw = [(guard.expr, Origin("the trace", location_of(guard.sloc))) for guard in env.guards]
     raw += _runtime_assertions(traced, env)
+    counted = _counts(traced, requests, symbols)
     lows = {name: request.span.lo for name, request in requests.items()}
 
     def is_positive(symbol: sympy.Symbol) -> bool:
@@ -58,7 +62,7 @@ def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
         return isinstance(name, str) and lows.get(name, 0) >= 1
 
     for condition, origin in raw:
-        guard = _translated(env.replace(condition), symbols, origin, is_positive)
+        guard = _translated(env.replace(condition), symbols, origin, is_positive, counted)
         if guard is not None:
             guards.append(guard)
     guards += _ranges(traced, env, symbols)
@@ -150,28 +154,67 @@ def _runtime_assertions(traced: Trace, env: Any) -> list[tuple[Any, Origin]]:
 
 
 def _translated(
-    condition: Any, symbols: Mapping[sympy.Symbol, Expr], origin: Origin, is_positive: Any
+    condition: Any,
+    symbols: Mapping[sympy.Symbol, Expr],
+    origin: Origin,
+    is_positive: Any,
+    counted: Mapping[sympy.Symbol, Span],
 ) -> Guard | None:
     if condition in (True, sympy.true):
         return None
     try:
         expr = to_expr(simplified(condition, is_positive), symbols)
     except Untranslatable as error:
-        if not (condition.free_symbols & symbols.keys()) and _only_data(condition):
-            return None  # about sizes that the graph computes from data: see `graph_checks`
+        if _always_true(condition, symbols, counted):
+            return None
         raise ExportError(_no_form(str(condition), str(error), origin.location)) from None
     if not dims_of(expr) and not evaluate(expr, {}):
         raise ExportError(_no_form(str(condition), "it never holds", origin.location))
     return Guard(expr, origin) if dims_of(expr) else None
 
 
-def _only_data(condition: Any) -> bool:
-    """Whether a condition only says that sizes computed from data are not negative."""
-    if not isinstance(condition, (sympy.GreaterThan, sympy.LessThan)):
+def _counts(
+    traced: Trace, requests: Mapping[str, Request], symbols: Mapping[sympy.Symbol, Expr]
+) -> dict[sympy.Symbol, Span]:
+    """Sizes that the graph finds by counting: how many elements of a tensor are not zero."""
+    box = {name: request.span for name, request in requests.items()}
+    found: dict[sympy.Symbol, Span] = {}
+    for node in traced.program.graph.nodes:
+        searched = _searched(node)
+        if searched is None:
+            continue
+        elements = symbol_of(searched.numel())
+        try:
+            most = bounds(to_expr(elements, symbols), box)[1]
+        except (Untranslatable, KeyError):
+            continue
+        for count in node.meta.get("unbacked_bindings", {}):
+            found[count] = Span(0, None if math.isinf(most) else int(most))
+    return found
+
+
+def _searched(node: torch.fx.Node) -> torch.Tensor | None:
+    """The tensor whose elements an op counts those of that are not zero."""
+    if node.target in (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default):
+        return node.args[-1].meta["val"]
+    if node.target is torch.ops.aten.index.Tensor:
+        masks = [each for each in node.args[1] if each is not None]
+        masks = [each for each in masks if each.meta["val"].dtype == torch.bool]
+        return masks[0].meta["val"] if len(masks) == 1 else None
+    return None
+
+
+def _always_true(
+    condition: Any, symbols: Mapping[sympy.Symbol, Expr], counted: Mapping[sympy.Symbol, Span]
+) -> bool:
+    """Whether a condition holds for whatever the counts in it come out as."""
+    names: dict[sympy.Symbol, Expr] = {symbol: f"count {symbol}" for symbol in counted}
+    try:
+        expr = to_expr(condition, {**symbols, **names})
+    except Untranslatable:
         return False
-    left, right = condition.args
-    size, bound = (left, right) if isinstance(condition, sympy.GreaterThan) else (right, left)
-    return isinstance(size, sympy.Symbol) and bound == 0
+    box = {f"count {symbol}": span for symbol, span in counted.items()}
+    return dims_of(expr) <= box.keys() and holds(expr, box).status == "proved"
 
 
 def _no_form(condition: str, why: str, where: Location | None) -> Diagnostic:

@@ -45,7 +45,6 @@ from .indices import index_guards
 from .ones import Retrace, admit_small_sizes
 from .ranges import Fit, Limits, Request, fit
 from .signature import child_path
-from .state import forbidden
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, to_expr
 
@@ -71,13 +70,9 @@ def derive(
         narrow: take the provable part of a range that was given, in place of refusing.
 
     Raises:
-        ExportError: TC1xx, the graph does what a bundle would lose; TC201, TC202, TC210, TC211, the
-            ranges asked for cannot be served. A TC210 carries no `tries`: what works is for the
-            caller to try.
+        ExportError: TC201, TC202, TC210, TC211, the ranges asked for cannot be served. A TC210 has no
+            `tries`: what works is for the caller to try.
     """
-    refused = forbidden(traced)
-    if refused:
-        raise ExportError(refused)
     assumptions = extract(traced, requests)
     size_guards, value_guards = index_guards(traced, assumptions.symbols)
     guards = (*admit_small_sizes(traced, assumptions, requests, retrace), *size_guards)

@@ -20,7 +20,6 @@ from torch.utils import _pytree as pytree
 from ..artifacts.container import publish
 from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
-from ..artifacts.expr import Expr, dims_of, evaluate
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble
 from .derive import Derived, derive, relocated, used_symbols
@@ -33,7 +32,7 @@ from .ranges import Request
 from .signature import Bound, bind
 from .source import Source, source_in_memory
 from .trace import Trace, trace
-from .translate import fold
+from .translate import substitute
 from .verify import Checked, verify
 
 Progress = Callable[[str, "float | None"], None]
@@ -243,7 +242,7 @@ def _prepare(source: Source, dynamic: Mapping[str, DimRequest | None]) -> _Prepa
     fixed = {name: size for name, size in everything.items() if name not in dynamic}
     shapes = tuple(
         tuple(
-            _substituted(parse_axis(name), fixed) if isinstance(name, str) else int(size)
+            substitute(parse_axis(name), fixed) if isinstance(name, str) else int(size)
             for name, size in zip(axes[path], leaf.shape, strict=True)
         )
         if isinstance(leaf, torch.Tensor)
@@ -267,15 +266,6 @@ def _prepare(source: Source, dynamic: Mapping[str, DimRequest | None]) -> _Prepa
                 )
             )
     return _Prepared(bound, shapes, {name: everything[name] for name in dynamic}, requests)
-
-
-def _substituted(expr: Expr, fixed: Mapping[str, int]) -> Expr:
-    """The expression with the dims that are not dynamic at their size."""
-    if not dims_of(expr) - fixed.keys():
-        return evaluate(expr, fixed)
-    if isinstance(expr, tuple):
-        return fold(expr[0], *[_substituted(operand, fixed) for operand in expr[1:]])
-    return expr
 
 
 def _require_eval_mode(module: torch.nn.Module) -> None:
@@ -351,7 +341,7 @@ def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) ->
             kwargs=kwargs,
         )
         shapes = [
-            None if axes is None else tuple(_substituted(axis, point) for axis in axes)
+            None if axes is None else tuple(substitute(axis, point) for axis in axes)
             for axes in traced.shapes
         ]
         rest = {name: request for name, request in requests.items() if name not in point}

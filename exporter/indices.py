@@ -19,7 +19,6 @@ from ..artifacts.contract import Guard, IndexGuard, Origin, Part
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of, evaluate
 from ..lowering.locations import user_location
-from .state import memory_of, written
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, fold, to_expr
 
@@ -241,7 +240,6 @@ class _Analysis:
             for node_name, target in names.items()
             if target in state
         }
-        self._written = written(traced.program.graph)
 
     def expr(self, expression: Any) -> Expr:
         return to_expr(expression, self._symbols)
@@ -264,8 +262,7 @@ class _Analysis:
             number = self.number(node)
             return Values(number, number)
         if node not in self._known:
-            changes = memory_of(node) in self._written
-            self._known[node] = None if changes else self._values(node)
+            self._known[node] = self._values(node)
         return self._known[node]
 
     def _values(self, node: torch.fx.Node) -> Values | None:

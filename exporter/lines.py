@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch.fx.traceback as fx_traceback
 from torch._guards import SLoc, TracingContext
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..artifacts.errors import Location
-from ..lowering.locations import location_of_frames
+from ..lowering.locations import location_of_frames, user_location
 
 
 class LocatedText(str):
@@ -32,6 +33,10 @@ class LocatedText(str):
 
 def current_user_location() -> Location | None:
     """The innermost line of the user's code that is being traced now."""
+    if fx_traceback.has_preserved_node_meta():  # a graph is being taken apart, node by node
+        stack = fx_traceback.get_current_meta().get("stack_trace")
+        if stack:
+            return user_location(stack)
     traced = TracingContext.extract_stack()  # in a strict trace: the frames Dynamo is walking
     if traced:
         return location_of_frames([(frame.filename, frame.lineno or 0) for frame in traced])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -22,11 +22,12 @@ from .assumptions import Assumptions, extract
 from .prove import Span, holds
 from .ranges import Request
 from .trace import Trace, symbol_of
-from .translate import Untranslatable, fold, to_expr
+from .translate import Untranslatable, fold, substitute, to_expr
 
 Retrace = Callable[[Mapping[str, int]], Trace]
+Excluded: TypeAlias = "tuple[str, int]"  # a dim and a size of it
 
-_MOST_TRACES = 15
+_MOST_SIZES = 4  # of which every combination is traced
 
 
 def admit_small_sizes(
@@ -41,36 +42,78 @@ def admit_small_sizes(
         retrace: traces the model with some dims fixed at the sizes given.
     """
     excluded = _excluded(assumptions.guards, requests)
-    if not excluded:
-        return assumptions.guards
-    points = list(_points(excluded))
-    if len(points) > _MOST_TRACES:
-        return assumptions.guards
-    conditional: list[Guard] = []
-    for point in points:
-        try:
-            special = retrace(point)
-            others = {name: ask for name, ask in requests.items() if name not in point}
-            found = extract(special, others)
-        except ExportError:
-            return assumptions.guards
-        if not _same_graph(traced, assumptions, special, found, point, requests):
-            return assumptions.guards
-        # Sizes that the special trace excludes in turn have a point, and a trace, of their own.
-        inner = _excluded(found.guards, others)
-        if not inner.keys() <= excluded.keys():
-            return assumptions.guards
-        conditional += _under(point, found.guards, _all(inner))
-    waived = _all(excluded)
+    admitted: set[Excluded] = set()
+    found: dict[frozenset[Excluded], tuple[Guard, ...]] = {}
+    for candidate in list(excluded)[:_MOST_SIZES]:
+        new: dict[frozenset[Excluded], tuple[Guard, ...]] = {}
+        for point in _points(candidate, admitted):
+            guards = _guards_at(dict(point), traced, assumptions, requests, retrace)
+            if guards is None:
+                break
+            new[point] = guards
+        else:
+            admitted.add(candidate)
+            found |= new
+    waived = {guard for each in admitted for guard in excluded[each]}
     kept = [guard for guard in assumptions.guards if guard not in waived]
-    return (*kept, *(guard for guard in conditional if guard.expr not in {k.expr for k in kept}))
+    for point, guards in found.items():
+        kept += _under(dict(point), guards, admitted, requests)
+    return tuple({guard.expr: guard for guard in reversed(kept)}.values())[::-1]
+
+
+def _points(candidate: Excluded, admitted: set[Excluded]) -> Iterator[frozenset[Excluded]]:
+    """The candidate alone, and with every choice of the sizes of other dims admitted before."""
+    others: dict[str, list[Excluded | None]] = {}
+    for each in sorted(admitted):
+        if each[0] != candidate[0]:
+            others.setdefault(each[0], [None]).append(each)
+    for combination in itertools.product(*others.values()):
+        yield frozenset((candidate, *(each for each in combination if each is not None)))
+
+
+def _guards_at(
+    point: Mapping[str, int],
+    traced: Trace,
+    assumptions: Assumptions,
+    requests: Mapping[str, Request],
+    retrace: Retrace,
+) -> tuple[Guard, ...] | None:
+    """The guards of the trace with the dims fixed at ``point``; None where it is another graph."""
+    try:
+        special = retrace(point)
+        found = extract(special, {name: ask for name, ask in requests.items() if name not in point})
+    except ExportError:
+        return None
+    same = _same_graph(traced, assumptions, special, found, point, requests)
+    return found.guards if same else None
+
+
+def _under(
+    point: Mapping[str, int],
+    guards: Sequence[Guard],
+    admitted: set[Excluded],
+    requests: Mapping[str, Request],
+) -> list[Guard]:
+    """The guards of the trace at ``point``, as guards of calls with these sizes alone.
+
+    Sizes that it excludes in turn, and that are admitted, have a trace of their own.
+    """
+    others = {name: ask for name, ask in requests.items() if name not in point}
+    inner = _excluded(guards, others)
+    waived = {guard for each in inner.keys() & admitted for guard in inner[each]}
+    elsewhere = [fold("!=", name, size) for name, size in point.items()]
+    return [
+        Guard(("or", *elsewhere, guard.expr), guard.origin)
+        for guard in guards
+        if guard not in waived
+    ]
 
 
 def _excluded(
     guards: Sequence[Guard], requests: Mapping[str, Request]
-) -> dict[tuple[str, int], list[Guard]]:
+) -> dict[Excluded, list[Guard]]:
     """For each (dim, size): the guards that say no more than that the dim is not this size."""
-    found: dict[tuple[str, int], list[Guard]] = {}
+    found: dict[Excluded, list[Guard]] = {}
     for guard in guards:
         names = dims_of(guard.expr)
         if len(names) != 1 or not names <= requests.keys():
@@ -89,33 +132,6 @@ def _excluded(
     return found
 
 
-def _points(excluded: Mapping[tuple[str, int], list[Guard]]) -> Iterator[dict[str, int]]:
-    """Every way in which one dim or more have an excluded size."""
-    sizes: dict[str, list[int | None]] = {}
-    for name, size in excluded:
-        sizes.setdefault(name, [None]).append(size)
-    for combination in itertools.product(*sizes.values()):
-        point = {
-            name: size for name, size in zip(sizes, combination, strict=True) if size is not None
-        }
-        if point:
-            yield point
-
-
-def _all(excluded: Mapping[tuple[str, int], list[Guard]]) -> set[Guard]:
-    return {guard for guards in excluded.values() for guard in guards}
-
-
-def _under(point: Mapping[str, int], guards: Sequence[Guard], waived: set[Guard]) -> list[Guard]:
-    """The guards of the trace at ``point``, as guards of calls with these sizes alone."""
-    elsewhere = [fold("!=", name, size) for name, size in point.items()]
-    return [
-        Guard(("or", *elsewhere, guard.expr), guard.origin)
-        for guard in guards
-        if guard not in waived
-    ]
-
-
 # --- comparing graphs -----------------------------------------------------------------------------
 
 
@@ -129,9 +145,14 @@ def _same_graph(
 ) -> bool:
     """Whether the general graph, at the sizes of ``point``, is the special one, node by node."""
     left, right = _tensor_nodes(general), _tensor_nodes(special)
-    if not (_writes(left) or _writes(right)):
-        # Without writes, where a value lies is no part of what it is.
-        left, right = [[node for node in side if not _is_copy(node)] for side in (left, right)]
+    # The graphs are functional: where a value lies is no part of what it is.
+    same_as_input = {
+        node
+        for side, known in ((left, general_assumptions), (right, special_assumptions))
+        for node in side
+        if _is_identity(node, known.symbols, point)
+    }
+    left, right = [[node for node in side if node not in same_as_input] for side in (left, right)]
     if len(left) != len(right):
         return False
     box = {name: request.span for name, request in requests.items()}
@@ -155,7 +176,7 @@ def _same_graph(
         return one == two or holds(("==", one, two), box).status == "proved"
 
     def origin(node: torch.fx.Node, known: Any) -> torch.fx.Node:
-        while node not in known and _is_copy(node):
+        while node not in known and node in same_as_input:
             node = node.args[0]
         return node
 
@@ -173,7 +194,14 @@ def _same_graph(
             return False
         if one.op in ("placeholder", "get_attr") and one.name != two.name:
             return False
-        if one.op == "call_function" and not (
+        if _kind(one) in _SHAPED:
+            # Said by the shape of the result: an argument may be -1.
+            if not (
+                equal(one.args[0], two.args[0])
+                and equal(tuple(one.meta["val"].shape), tuple(two.meta["val"].shape))
+            ):
+                return False
+        elif one.op == "call_function" and not (
             equal(one.args, two.args)
             and one.kwargs.keys() == two.kwargs.keys()
             and all(equal(one.kwargs[key], two.kwargs[key]) for key in one.kwargs)
@@ -195,24 +223,32 @@ def _tensor_nodes(traced: Trace) -> list[torch.fx.Node]:
     ]
 
 
-_COPIES = (torch.ops.aten.contiguous.default, torch.ops.aten.clone.default)
-_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+aten = torch.ops.aten
+_COPIES = (aten.contiguous.default, aten.clone.default, aten.alias.default)
+_VIEWS = (aten.view.default, aten._unsafe_view.default)
+_SHAPED = (aten.reshape.default, aten.expand.default)
+_RESHAPING = (*_VIEWS, aten.reshape.default, aten.slice.Tensor, aten.expand.default)
 
 
-def _is_copy(node: torch.fx.Node) -> bool:
-    return node.target in _COPIES
+def _is_identity(
+    node: torch.fx.Node, symbols: Mapping[sympy.Symbol, Expr], point: Mapping[str, int]
+) -> bool:
+    """Whether a node gives its input as it is: a copy, or a slice, expansion or reshape that, at
+    these sizes, changes nothing."""
+    if node.target in _COPIES:
+        return True
+    if node.target not in _RESHAPING or not isinstance(node.args[0], torch.fx.Node):
+        return False
+    shapes = [
+        [substitute(to_expr(symbol_of(size), symbols), point) for size in each.meta["val"].shape]
+        for each in (node, node.args[0])
+    ]
+    return shapes[0] == shapes[1]
 
 
 def _kind(node: torch.fx.Node) -> Any:
     """What an op computes: a view and a reshape give the same values."""
-    return torch.ops.aten.reshape.default if node.target in _VIEWS else node.target
-
-
-def _writes(nodes: Sequence[torch.fx.Node]) -> bool:
-    return any(
-        isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-        for node in nodes
-    )
+    return aten.reshape.default if node.target in _VIEWS else node.target
 
 
 def _is_number(value: Any) -> bool:

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, dims_of
+from ..lowering.decompose import decompose
 from .breaks import eager_failure, explain_failure
 from .eager import run_eager
 from .examples import AxisExprs, resized
@@ -33,7 +34,8 @@ from .signature import Bound
 
 @dataclass(frozen=True)
 class Trace:
-    """One graph and how its symbols read in the user's words.
+    """One functional graph, of ops that are lowered whole, and how its symbols read in the user's
+    words.
 
     ``shapes``: for each leaf of the call (see `Bound.leaves`) the size of every axis, an int or an
     expression over the user's dims; None for a leaf that is no tensor. ``placeholders``: the name of
@@ -69,7 +71,8 @@ def trace(
         requests: the range asked for each dynamic dim.
 
     Raises:
-        ExportError: the model cannot be traced as one graph.
+        ExportError: the model cannot be traced as one graph, or writes to state or inputs, or draws
+            random numbers.
     """
     traced_sizes = _traceable_sizes(sizes, requests)
     leaves = [
@@ -90,11 +93,15 @@ def trace(
             collection[leaf] = [_dim_hint(axis, requests) for axis in axes]
     dynamic = collection.dynamic_shapes(module, args, kwargs) if len(collection) else None
     program, strict = _export(module, args, kwargs, dynamic)
+    placeholders = _placeholders(program, leaves)
+    paths = dict(zip(placeholders, (path for path, _ in bound.leaves), strict=True))
+    with recording_lines():
+        program = decompose(program, paths)
     return Trace(
         program,
         bound,
         tuple(shapes),
-        _placeholders(program, leaves),
+        placeholders,
         dict(traced_sizes),
         dict(sizes),
         strict,

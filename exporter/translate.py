@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PowByNatural, PythonMod
 
-from ..artifacts.expr import ARITHMETIC, ARITY, Expr
+from ..artifacts.expr import ARITHMETIC, ARITY, Expr, dims_of, evaluate
 
 
 class Untranslatable(Exception):
@@ -128,6 +128,15 @@ def fold(op: str, *operands: Expr) -> Expr:
     if op in ("min", "max") and len(operands) == 1:
         return operands[0]
     return _split((op, *operands))
+
+
+def substitute(expr: Expr, sizes: Mapping[str, int]) -> Expr:
+    """The expression with some dims at a size."""
+    if not dims_of(expr) - sizes.keys():
+        return evaluate(expr, sizes)
+    if isinstance(expr, tuple):
+        return fold(expr[0], *[substitute(operand, sizes) for operand in expr[1:]])
+    return expr
 
 
 def _split(expr: tuple[Any, ...]) -> Expr:

@@ -17,9 +17,10 @@ from ..artifacts.errors import Diagnostic, ExportError
 from . import epilogue
 from .context import Context, Unsupported, constant_tensor
 from .converters.linear import linear
+from .converters.norm import layer_norm
 from .converters.registry import bind, convert_node
-from .decompose import CHECKS
 from .locations import user_location
+from .ops import CHECKS
 from .symbols import NoForm, as_shape, as_size, same
 from .targets import CpuTarget
 from .tensor import DTYPES, Constant, Tensor
@@ -76,7 +77,7 @@ class _Importer:
         self.bound: set[str] = set()
         self.unsupported: list[tuple[torch.fx.Node, Unsupported]] = []
         self.epilogues = epilogue.find(program.graph)
-        self.absorbed = {found.linear for found in self.epilogues.values()}
+        self.absorbed = {node for found in self.epilogues.values() for node in found.inner}
 
     def run(self) -> BuiltGraph:
         builder = self.ctx.builder
@@ -204,14 +205,21 @@ class _Importer:
         if node not in self.epilogues:
             return convert_node(self.ctx, node, self._read)
         found = self.epilogues[node]
-        arguments = {name: self._read(value) for name, value in bind(found.linear).items()}
         self.ctx.node = node
+        if isinstance(found, epilogue.NormOfSum):
+            x, residual = (self._read(operand) for operand in found.add.args[:2])
+            options = bind(found.norm)
+            weight, bias = self._read(options["weight"]), self._read(options["bias"])
+            axes = len(options["normalized_shape"])
+            return layer_norm(self.ctx, x, axes, weight, bias, options["eps"], residual=residual)
+        operands = {name: self._read(value) for name, value in bind(found.linear).items()}
         return linear(
             self.ctx,
-            arguments["input"],
-            arguments["weight"],
-            arguments["bias"],
+            operands["input"],
+            operands["weight"],
+            operands["bias"],
             activation=found.activation,
+            residual=None if found.residual is None else self._read(found.residual),
         )
 
     def _read(self, argument: Any) -> Any:
@@ -255,7 +263,7 @@ class _Importer:
         if size > max(_SMALL, sum(o.value.numel() * o.value.element_size() for o in operands)):
             return None
         with torch.no_grad():
-            value = node.target(*arguments, **keywords)  # type: ignore[operator]
+            value = node.target(*arguments, **keywords)
         value = value.clone(memory_format=torch.contiguous_format)
         return constant_tensor(Constant(f"{operands[0].name}:{node.name}", value))
 

@@ -52,13 +52,13 @@ def lower(
     """Compile a program for CPU targets (names in `targets.CPU_TARGETS`).
 
     Args:
+        program: one that `decompose` gave.
         workdir: an existing folder for the files; what the answer names lies in it.
         progress: told the name of each stage that is over, and its seconds.
 
     Raises:
         ExportError: an unknown target (TC506), no linker (TC505), ops that are not supported
-            (TC501), a mutation (TC103, TC104), random numbers (TC105), or a compiler that failed
-            (TC502, TC503).
+            (TC501), or a compiler that failed (TC502, TC503).
     """
     unknown = [name for name in targets if name not in CPU_TARGETS]
     if unknown or not targets:

@@ -81,7 +81,6 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
 
         from ..artifacts.weights import write_weights
         from . import converters  # noqa: F401  (registers them)
-        from .decompose import decompose
         from .elf import oldest_glibc
         from .graph import build
         from .link import find_linker, link
@@ -90,8 +89,8 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         from .weights import WeightStore, constants
 
     linkers = {name: find_linker(CPU_TARGETS[name]) for name in targets}
-    with stage("decompose"):
-        program = decompose(torch.export.load(program_path))
+    with stage("read the program"):
+        program = torch.export.load(program_path)
         values = constants(program)
     store = WeightStore()
     graphs = {}
