@@ -28,7 +28,7 @@ def constants(program: torch.export.ExportedProgram) -> dict[str, Constant]:
             value = program.constants[spec.target]
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"constant {spec.target} is a {type(value).__name__}")
-        key = (
+        key: tuple[object, ...] = (
             value.untyped_storage().data_ptr(),
             value.storage_offset(),
             tuple(value.shape),

@@ -7,8 +7,9 @@ from typing import Any
 
 from tvm import tirx
 
-from ..context import Context, Unsupported
-from ..symbols import Size
+from ..context import Context, Unsupported, broadcast_index
+from ..kernels.attention import attention
+from ..symbols import Shape, Size
 from ..tensor import Tensor
 from .elementwise import choose, pointwise
 from .linear import matrix_product
@@ -28,23 +29,90 @@ def convert_attention(
     enable_gqa: Any,
 ) -> Tensor:
     """Query ``[..., s, d]``, key ``[..., t, d]``, value ``[..., t, dv]`` → ``[..., s, dv]``."""
-    dtype = query.dtype
     width = query.shape[-1]
     if not isinstance(width, int):
         raise Unsupported("with a head size that varies")
+    factor = 1 / math.sqrt(width) if scale is None else scale
+    heads_agree = enable_gqa or query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    mask_dtype = None if attn_mask is None else attn_mask.dtype
+    if (
+        query.dtype == "float32"
+        and heads_agree
+        and query.rank in (3, 4)
+        and isinstance(value.shape[-1], int)
+        and mask_dtype in (None, "bool", "float32")
+    ):
+        return _flash(ctx, query, key, value, attn_mask, bool(is_causal), factor)
     if enable_gqa:
         key, value = (_repeat_heads(ctx, t, query.shape[-3]) for t in (key, value))
-    factor = 1 / math.sqrt(width) if scale is None else scale
+    return _in_steps(ctx, query, key, value, attn_mask, bool(is_causal), factor)
+
+
+def _flash(
+    ctx: Context,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    factor: float,
+) -> Tensor:
+    """All in one kernel, which never holds a whole matrix of scores."""
+    shape = (*query.shape[:-1], value.shape[-1])
+    if query.rank == 3:
+        query, key, value = (ctx.reshape(t, (1, *t.shape)) for t in (query, key, value))
+    batch, heads, rows, width = query.shape
+    inputs = [query, key, value]
+    if mask is not None:
+        mask = ctx.reshape(mask, ((1,) * (4 - mask.rank)) + mask.shape)
+        mask = _widened(ctx, mask, (*mask.shape[:2], rows, key.shape[2]))
+        inputs.append(mask)
+    function = attention(
+        width,
+        value.shape[-1],
+        causal=causal,
+        mask=None if mask is None else "bool" if mask.dtype == "bool" else "float",
+        mask_batch=mask is not None and mask.shape[0] != 1,
+        mask_heads=mask is not None and mask.shape[1] != 1,
+        scale=factor,
+        target=ctx.target,
+    )
+    result = ctx.call("attention", function, inputs, (batch, heads, rows, value.shape[-1]))
+    return ctx.reshape(result, shape)
+
+
+def _widened(ctx: Context, x: Tensor, shape: Shape) -> Tensor:
+    """``x`` with its axes of size 1 stretched to ``shape``."""
+    if x.shape == shape:
+        return x
+
+    def element(_: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+        return tensors[0](*broadcast_index(x.shape, position))
+
+    return ctx.compute("widen", [x], shape, x.dtype, element)
+
+
+def _in_steps(
+    ctx: Context,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    factor: float,
+) -> Tensor:
+    """Product, mask, softmax and product, for what the kernel does not take."""
+    dtype = query.dtype
     scores = matrix_product(ctx, query, key, transpose_b=True)
     scores = pointwise(ctx, "scale", lambda a, b: a * b, scores, factor, dtype=dtype)
-    if is_causal:
+    if causal:
         scores = _causal(ctx, scores)
-    if attn_mask is not None and attn_mask.dtype == "bool":
-        scores = choose(ctx, attn_mask, scores, -math.inf, dtype)
-    elif attn_mask is not None:
-        scores = pointwise(ctx, "add", lambda a, b: a + b, scores, attn_mask, dtype=dtype)
+    if mask is not None and mask.dtype == "bool":
+        scores = choose(ctx, mask, scores, -math.inf, dtype)
+    elif mask is not None:
+        scores = pointwise(ctx, "add", lambda a, b: a + b, scores, mask, dtype=dtype)
     weights = softmax(ctx, scores, scores.rank - 1)
-    if attn_mask is not None or is_causal:
+    if mask is not None or causal:
         # torch gives 0, not NaN, for a query that may look at nothing.
         weights = pointwise(
             ctx,

@@ -79,7 +79,7 @@ def convolve(
     outputs, inputs, *window = weight.shape
     if not all(isinstance(size, int) for size in weight.shape):
         raise Unsupported("with a weight whose shape varies")
-    per_group = outputs // groups  # type: ignore[operator]
+    per_group = outputs // groups
     zero = tirx.IntImm("int64", 0)
 
     def build(scope: Symbols, source: te.Tensor, kernel: te.Tensor) -> te.Tensor:

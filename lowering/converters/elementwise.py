@@ -48,6 +48,7 @@ def pointwise(
             if number is not None:
                 elements.append(scope.number(number, dtype))
             else:
+                assert isinstance(operand, Tensor)
                 read = next(remaining)(*broadcast_index(operand.shape, position))
                 elements.append(convert(read, dtype))
         return element(*elements)

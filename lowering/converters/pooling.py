@@ -177,9 +177,9 @@ def convert_adaptive_avg_pool(ctx: Context, x: Tensor, output_size: Sequence[Any
         raise Unsupported("of axes that vary", "pool to size 1")
     widths = []
     for size, out in zip(sizes, output_size, strict=True):
-        if size % out:  # type: ignore[operator]
+        if size % out:
             raise Unsupported(f"from {size} to {out}", "an output size that divides the input's")
-        widths.append(size // out)  # type: ignore[operator]
+        widths.append(size // out)
     sums = pool(ctx, x, te.sum, tirx.const(0, x.dtype), widths, widths, (0,) * axes, (1,) * axes)
     count = 1
     for width in widths:

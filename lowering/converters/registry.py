@@ -70,7 +70,7 @@ def convert_node(ctx: Context, node: torch.fx.Node, read: Callable[[Any], Any]) 
     arguments = bind(node)
     defaults = {
         "x" if argument.name == "self" else argument.name: argument.default_value
-        for argument in node.target._schema.arguments  # type: ignore[union-attr]
+        for argument in node.target._schema.arguments
     }
     taken = _PARAMETERS[function]
     for name, value in arguments.items():

@@ -14,6 +14,7 @@ import tvm
 import tvm_ffi
 from tcexport.artifacts.weights import read_weights
 from tcexport.lowering import worker
+from tcexport.lowering.decompose import decompose
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 from tvm import relax
@@ -34,7 +35,7 @@ class Each(nn.Module):
 
 
 def trace(module: nn.Module, args: Call, dynamic: Any = None) -> torch.export.ExportedProgram:
-    """Export as the exporter does, with every axis dynamic unless ``dynamic`` says otherwise."""
+    """Export and decompose, every axis dynamic unless ``dynamic`` says otherwise."""
     args = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, args)
     auto = torch.export.Dim.AUTO
 
@@ -52,7 +53,8 @@ def trace(module: nn.Module, args: Call, dynamic: Any = None) -> torch.export.Ex
             torch.no_grad(),
             fx_config.patch(backed_size_oblivious=True, use_duck_shape=False),
         ):
-            return torch.export.export(module, args, dynamic_shapes=dynamic, strict=True)
+            program = torch.export.export(module, args, dynamic_shapes=dynamic, strict=True)
+            return decompose(program, {})
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
 

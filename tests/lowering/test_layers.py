@@ -162,3 +162,16 @@ def test_attention(agree, width: int) -> None:
         for b, s, t in ((2, 5, 7), (1, 1, 1), (3, 33, 20))
     ]
     agree(functions, *calls, dynamic=(({0: auto, 2: auto},) * 3,))
+
+
+def test_attention_of_doubles_in_steps(agree) -> None:
+    functions = [
+        attention(),
+        attention(is_causal=True),
+        masked("bool"),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True),
+    ]
+    auto = torch.export.Dim.AUTO
+    sizes = ((2, 5, 7), (1, 1, 1), (3, 9, 20))
+    calls = [tuple(floats(b, 4, n, 8).double() for n in (s, t, t)) for b, s, t in sizes]
+    agree(functions, *calls, dynamic=(({0: auto, 2: auto},) * 3,), tolerance=1e-10)
