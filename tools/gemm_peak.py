@@ -10,6 +10,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 os.environ.setdefault("TVM_NUM_THREADS", "1")
 os.environ.setdefault("TVM_BIND_THREADS", "0")
@@ -30,7 +31,7 @@ def peak_kernel(target: CpuTarget) -> tirx.PrimFunc:
     """A full register tile of multiply-adds of two values that stay in registers."""
     rows, lanes = target.tile_rows, target.lanes
 
-    def declare():
+    def declare() -> Callable[[], None]:
         x, y = param("x", (2 * lanes,)), param("y", (2 * rows * lanes,))
 
         def body() -> None:
@@ -88,7 +89,7 @@ def main() -> None:
         a = tvm.runtime.tensor(np.ones((m, k), np.float32))
         c = tvm.runtime.tensor(np.zeros((m, n), np.float32))
         work = 2 * m * n * k
-        seconds = _seconds(lambda a=a, c=c: kernel(a, b, bias, c), max(1, int(1e8 / work)))
+        seconds = _seconds(partial(kernel, a, b, bias, c), max(1, int(1e8 / work)))
         speed = work / seconds / 1e9
         print(f"m={m:4d}  n={n}  k={k}  {speed:6.0f} GFLOP/s  {speed / limit:4.0%} of peak")
 

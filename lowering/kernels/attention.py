@@ -9,6 +9,7 @@ scores are a matrix product with the tile of ``tile.py``; where there are only o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -93,7 +94,7 @@ def attention(
     torch 2.13.
     """
 
-    def declare():
+    def declare() -> Callable[[], None]:
         b, h, hk, s, t = (dim(None, name) for name in ("b", "h", "hk", "s", "t"))
         q = param("Q", (b, h, s, head_dim))
         k = param("K", (b, hk, t, head_dim))
@@ -319,6 +320,7 @@ def _apply_mask(
     keys: Expr,
 ) -> None:
     """Add or select by the mask, an element at a time: LLVM makes vectors of it."""
+    assert op.mask is not None
     with serial(present) as i, serial(keys) as j:
         masking = op.mask[
             batch if op.mask_batch else index(0),

@@ -113,7 +113,7 @@ def conv2d(
     """
     conv = _Conv(channels, filters, kernel, stride, padding, dilation, groups, target)
 
-    def declare():
+    def declare() -> Callable[[], None]:
         n, h, w, ho, wo = (dim(None, name) for name in ("n", "h", "w", "ho", "wo"))
         x = param("X", (n, channels, h, w))
         weight = param("W", (filters, conv.group_channels, *kernel))
@@ -149,10 +149,10 @@ def conv2d(
 
         def in_place() -> None:
             # Input and output are planes already: line 0, with positions past its end.
-            def read(item, channel, phase, pixel, lanes):
+            def read(item: Expr, channel: Expr, phase: Expr, pixel: Expr, lanes: int) -> Expr:
                 return load(x, item, channel, 0, pixel, lanes=lanes)
 
-            def write(value, item, channel, pixel, lanes):
+            def write(value: Expr, item: Expr, channel: Expr, pixel: Expr, lanes: int) -> None:
                 finish(value, item, channel, index(0), pixel, lanes)
 
             _tiles(conv, weight, n, let(h * w, "pixels"), w, read, write, overlap=True)
@@ -213,10 +213,10 @@ def _products(
     tiles = ceil_div(pixels, conv.tile_width)
     products = workspace((n, conv.filters, tiles * index(conv.tile_width)))
 
-    def read(item, channel, phase, pixel, lanes):
+    def read(item: Expr, channel: Expr, phase: Expr, pixel: Expr, lanes: int) -> Expr:
         return load(planes, item, channel, phase, pixel, lanes=lanes)
 
-    def write(value, item, channel, pixel, lanes):
+    def write(value: Expr, item: Expr, channel: Expr, pixel: Expr, lanes: int) -> None:
         store(products, value, item, channel, pixel, lanes=lanes)
 
     _tiles(conv, weight, n, pixels, row, read, write, overlap=False)
@@ -291,7 +291,7 @@ def _tiles(
                         compute(fewer)
 
 
-def _along_kernel(conv: _Conv, row: Expr, step) -> None:
+def _along_kernel(conv: _Conv, row: Expr, step: Callable[..., None]) -> None:
     """The loops over channels and kernel elements, with the plane and shift of each element."""
     (sy, sx), (dy, dx) = conv.stride, conv.dilation
     height, width = conv.kernel

@@ -8,6 +8,7 @@ read more panels at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,7 +90,7 @@ def gemm(
     ``vector_math.ACTIVATIONS`` or None.
     """
 
-    def declare():
+    def declare() -> Callable[[], None]:
         m = dim(None, "m")
         operands = _Gemm(
             n=n,

@@ -6,6 +6,8 @@ tiles run over it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
@@ -50,7 +52,7 @@ def batched_matmul(
     ``[b, m, n]``. An operand that is broadcast has a batch of 1.
     """
 
-    def declare():
+    def declare() -> Callable[[], None]:
         batch, rows = dim(b, "b"), dim(m, "m")
         depth, columns = dim(k, "k"), dim(n, "n")
         a = param("A", (1 if broadcast_a else batch, rows, depth))

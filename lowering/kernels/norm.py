@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
@@ -34,7 +36,7 @@ def layer_norm(
     second pass, so that nothing cancels.
     """
 
-    def declare():
+    def declare() -> Callable[[], None]:
         m = dim(None, "m")
         x = param("X", (m, d))
         r = param("residual", (m, d)) if residual else None
@@ -79,7 +81,7 @@ def rms_norm(d: int, eps: float, *, weight: bool, target: CpuTarget) -> tirx.Pri
     Parameters: X ``[m, d]``, weight ``[d]`` where asked for, Y ``[m, d]``.
     """
 
-    def declare():
+    def declare() -> Callable[[], None]:
         m = dim(None, "m")
         x = param("X", (m, d))
         w = param("weight", (d,)) if weight else None
@@ -111,7 +113,7 @@ def softmax(n: Size, *, log: bool, target: CpuTarget) -> tirx.PrimFunc:
     becomes NaN, as in torch.
     """
 
-    def declare():
+    def declare() -> Callable[[], None]:
         m, width = dim(None, "m"), dim(n, "n")
         x, y = param("X", (m, width)), param("Y", (m, width))
 
@@ -136,13 +138,15 @@ def softmax(n: Size, *, log: bool, target: CpuTarget) -> tirx.PrimFunc:
 
             total = let(reduce(width, target.lanes, 0.0, add, weight), "total")
             if log:
-                shift = let(vector_math.log(total, 1) + highest)
+                log_total = vector_math.log(total, 1)
             else:
                 scale = let(T.float32(1.0) / total)
 
             def write(j: Expr, lanes: int) -> None:
                 if log:
-                    value = load(x, i, j, lanes=lanes) - vector(shift, lanes)
+                    # Not less (highest + log_total): a small logarithm would be lost in the sum.
+                    below = load(x, i, j, lanes=lanes) - vector(highest, lanes)
+                    value = below - vector(log_total, lanes)
                 else:
                     value = load(y, i, j, lanes=lanes) * vector(scale, lanes)
                 store(y, value, i, j, lanes=lanes)

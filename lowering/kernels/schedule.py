@@ -34,7 +34,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
+from typing import Any
 
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, tirx
@@ -275,10 +277,11 @@ def _choose_inlined(
         ]
         if None in readers:
             continue
-        read_once = (
-            len(readers) == 1
-            and _reads_each_once(readers[0], store.buffer)
-            and not _read_in_branch(readers[0], store.buffer)
+        read_once = len(readers) == 1 and all(
+            reader is not None
+            and _reads_each_once(reader, store.buffer)
+            and not _read_in_branch(reader, store.buffer)
+            for reader in readers
         )
         if read_once or cost <= _CHEAP:
             inlined[store.buffer] = stage
@@ -335,6 +338,8 @@ def _read_in_branch(reader: _Stage, buffer: tirx.Buffer) -> bool:
 
 # Rewriting expressions.
 
+_Mutator = Any  # tvm_ffi.structural.StructuralMutator
+
 
 class _Rewriter:
     """Puts producers in the place of their loads, and our functions in the place of libm's.
@@ -385,29 +390,28 @@ class _Rewriter:
             self._known = known
 
     def _rewrite(self, value: Expr, point: dict[tirx.Var, Expr]) -> Expr:
-        def load(node, mutator):
+        def load(node: ir.TensorLoad, mutator: _Mutator) -> Expr:
             indices = [mutator.mutate(i) for i in node.indices]
             if node.source not in self._producers:
                 return tirx.BufferLoad(node.source, indices)
             return self._produce(tirx.BufferLoad(node.source, indices))
 
-        def choose(condition, yes, no, mutator):
+        def choose(condition: Expr, yes: Expr, no: Expr, mutator: _Mutator) -> Expr:
             condition = mutator.mutate(condition)
             if self._always_within(yes) and self._always_within(no):
                 # A load inside a Select becomes a branch, and the loop is not vectorized.
                 return tirx.Select(condition, let(mutator.mutate(yes)), let(mutator.mutate(no)))
-            yes, no = (
-                self._branch(lambda part=part: self._rewrite(part, point)) for part in (yes, no)
-            )
+            yes, no = (self._branch(partial(self._rewrite, part, point)) for part in (yes, no))
             return tirx.if_then_else(condition, yes, no)
 
-        def select(node, mutator):
+        def select(node: tirx.Select, mutator: _Mutator) -> Expr:
             return choose(node.condition, node.true_value, node.false_value, mutator)
 
-        def call(node, mutator):
+        def call(node: ir.Call, mutator: _Mutator) -> Expr:
             name = node.op.name if isinstance(node.op, ir.Op) else ""
             if name == "tirx.if_then_else":
-                return choose(*node.args, mutator)
+                condition, yes, no = node.args
+                return choose(condition, yes, no, mutator)
             if name in _POLYNOMIALS and _is_float32(node):
                 return _POLYNOMIALS[name](mutator.mutate(node.args[0]), 1)
             if name == "tirx.pow" and isinstance(node.args[1], tirx.FloatImm):
@@ -416,7 +420,7 @@ class _Rewriter:
                     return power(let(mutator.mutate(node.args[0])))
             return mutator.default_mutate(node)
 
-        def extremum(node, mutator):
+        def extremum(node: tirx.Max | tirx.Min, mutator: _Mutator) -> Expr:
             a, b = mutator.mutate(node.a), mutator.mutate(node.b)
             return _EXTREMA[type(node)](a, b)
 
@@ -583,11 +587,13 @@ def _read_reduction(stage: _Stage) -> _Reduction | None:
     if any(load.source.same_as(store.buffer) for load in _loads(value)):
         return None
     identity = init.value
-    extreme = {_maximum: -inf, _minimum: inf}.get(combine)
+    extremes: dict[Callable[[Expr, Expr], Expr], float] = {_maximum: -inf, _minimum: inf}
+    extreme = extremes.get(combine)
     if extreme is not None and _is_float(identity):
         # TOPI begins with the least finite number, and so would make it of a row of infinities.
         identity = tirx.FloatImm(identity.ty.dtype, extreme)
-    neutral = {tirx.Add: 0, tirx.Mul: 1}.get(combine)
+    neutrals: dict[Callable[[Expr, Expr], Expr], float] = {tirx.Add: 0, tirx.Mul: 1}
+    neutral = neutrals.get(combine)
     if neutral is not None and float(identity.value) != neutral:
         return None
     return _Reduction(store, combine, value, identity)
@@ -823,7 +829,7 @@ def _emit_partials(
 
     def at(task: Expr) -> tirx.Stmt:
         total = tirx.decl_buffer((1,), dtype, "total", scope="local")
-        partial = tirx.decl_buffer((_PARTIALS,), dtype, "partial", scope="local")
+        partials = tirx.decl_buffer((_PARTIALS,), dtype, "partials", scope="local")
         fixed, bindings = _bind(_decode(task, stage.spatial))
         fixed |= {other.var: tirx.Var(other.var.name, other.var.ty) for other in others}
 
@@ -847,7 +853,7 @@ def _emit_partials(
             return _sequence([*allocations, body])
 
         def clear(lane: tirx.Var) -> _Update:
-            return [], tirx.BufferStore(partial, reduction.identity, [lane])
+            return [], tirx.BufferStore(partials, reduction.identity, [lane])
 
         whole = div(extent, _int64(_PARTIALS)) * _int64(_PARTIALS)
         block, step, left = (tirx.Var(name, "int64") for name in ("block", "step", "left"))
@@ -856,8 +862,8 @@ def _emit_partials(
         every = tirx.Ramp(_int64(0), _int64(1), _PARTIALS)
         scratch = _Scratch(1, _int64(0))
         with lets_by(scratch.keep):
-            partials = tirx.BufferLoad(partial, [every])
-            merged = vector_math.reduce_lanes(partials, reduction.combine, _PARTIALS)
+            row = tirx.BufferLoad(partials, [every])
+            merged = vector_math.reduce_lanes(row, reduction.combine, _PARTIALS)
             merged = reduction.combine(tirx.BufferLoad(total, [_int64(0)]), merged)
         merge = [
             *scratch.allocations,
@@ -872,7 +878,7 @@ def _emit_partials(
                 lanes(
                     _PARTIALS,
                     lambda lane: add(
-                        partial, lane, first + step * _int64(_PARTIALS) + lane, _PARTIALS
+                        partials, lane, first + step * _int64(_PARTIALS) + lane, _PARTIALS
                     ),
                 ),
             ),
@@ -893,7 +899,7 @@ def _emit_partials(
             [
                 *bindings,
                 tirx.AllocBuffer(total, ON_STACK),
-                tirx.AllocBuffer(partial, ON_STACK),
+                tirx.AllocBuffer(partials, ON_STACK),
                 tirx.BufferStore(total, reduction.identity, [_int64(0)]),
                 body,
                 tirx.BufferStore(store.buffer, tirx.BufferLoad(total, [_int64(0)]), result),
