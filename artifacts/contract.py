@@ -217,6 +217,19 @@ class IndexGuard(_Data, frozen=True):
     parts: tuple[Part, ...] = ()
 
 
+class ComputedGuard(_Data, frozen=True):
+    """Indices that the model computes, which the compiled code looks at before it uses them.
+
+    ``size`` is how many there are to choose from (None: it depends on data); ``wraps`` says that
+    -size..-1 count from the end. A guard is known to the compiled code by its place in the contract.
+    """
+
+    what: str
+    size: Any
+    wraps: bool
+    origin: Origin
+
+
 class Contract(_Data, frozen=True):
     """All that a call is held against. See the module's text for the order of the checks."""
 
@@ -227,6 +240,7 @@ class Contract(_Data, frozen=True):
     index_guards: tuple[IndexGuard, ...]
     outputs: tuple[TensorOutput | SizeOutput | Fixed, ...]
     result: Leaf | TupleNode | ListNode | DictNode | NamedTupleNode
+    computed_guards: tuple[ComputedGuard, ...] = ()
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -253,7 +267,8 @@ def checked(contract: Contract) -> Contract:
     """
     if len(contract.inputs) > MAX_INPUTS or len(contract.outputs) > MAX_INPUTS:
         raise ContractError("too many inputs or outputs")
-    if len(contract.guards) + len(contract.index_guards) > MAX_GUARDS:
+    guards = (*contract.guards, *contract.index_guards, *contract.computed_guards)
+    if len(guards) > MAX_GUARDS:
         raise ContractError("too many guards")
     names = [dim.name for dim in contract.dims]
     known = frozenset(names)
@@ -327,9 +342,17 @@ def checked(contract: Contract) -> Contract:
             msgspec.structs.replace(guard, expr=condition(guard.expr)) for guard in contract.guards
         ),
         index_guards=tuple(
-            msgspec.structs.replace(guard, lo=expr(guard.lo), hi=expr(guard.hi))
+            msgspec.structs.replace(
+                guard,
+                lo=expr(guard.lo),
+                hi=expr(guard.hi),
+                parts=_checked_parts(guard, integers_at(guard.input), expr),
+            )
             for guard in contract.index_guards
-            if integers_at(guard.input)
+        ),
+        computed_guards=tuple(
+            msgspec.structs.replace(guard, size=None if guard.size is None else expr(guard.size))
+            for guard in contract.computed_guards
         ),
         outputs=tuple(_checked_output(output, expr) for output in contract.outputs),
     )

@@ -74,7 +74,7 @@ def derive(
             `tries`: what works is for the caller to try.
     """
     assumptions = extract(traced, requests)
-    size_guards, value_guards = index_guards(traced, assumptions.symbols)
+    size_guards, value_guards, computed_guards = index_guards(traced, assumptions.symbols)
     guards = (*admit_small_sizes(traced, assumptions, requests, retrace), *size_guards)
     fitted = fit(requests, traced.sizes, guards)
     notes = _judge(fitted, requests, narrow=narrow)
@@ -86,6 +86,7 @@ def derive(
         index_guards=_needed(value_guards),
         outputs=_outputs(traced, assumptions),
         result=_result_structure(traced),
+        computed_guards=computed_guards,
     )
     symbols = {str(symbol): expr for symbol, expr in assumptions.symbols.items()}
     return Derived(contract, symbols, fitted, notes)
@@ -425,6 +426,9 @@ def relocated(contract: Contract, display: Any) -> Contract:
         guards=tuple(replace(guard, origin=origin(guard.origin)) for guard in contract.guards),
         index_guards=tuple(
             replace(guard, origin=origin(guard.origin)) for guard in contract.index_guards
+        ),
+        computed_guards=tuple(
+            replace(guard, origin=origin(guard.origin)) for guard in contract.computed_guards
         ),
     )
 

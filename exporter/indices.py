@@ -2,7 +2,8 @@
 
 ``Embedding(512)(arange(seq))`` leaves no ``seq <= 512`` in the shape environment, and a compiled
 kernel reads whatever lies there. Each index tensor is followed back through the graph as an interval
-of values. It ends in a guard on sizes, a guard on the values of an input, or a refusal.
+of values. It ends in a guard on sizes, a guard on the values of an input, or, where there is no
+bound, in a check that the compiled code makes.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any
 import sympy
 import torch
 
-from ..artifacts.contract import Guard, IndexGuard, Origin, Part
+from ..artifacts.contract import ComputedGuard, Guard, IndexGuard, Origin, Part
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of, evaluate
+from ..lowering.checks import CHECK_INDEX
 from ..lowering.locations import user_location
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, fold, to_expr
@@ -43,41 +45,51 @@ class Values:
 
 @dataclass(frozen=True)
 class _Use:
+    """``index`` reads ``of`` along ``axis``, which has ``size`` elements; ``wraps``: -size..-1 count
+    from the end."""
+
     index: torch.fx.Node
+    of: torch.fx.Node
+    axis: int
     size: Any
-    wraps: bool  # whether -size..-1 count from the end
+    wraps: bool
 
 
 def index_guards(
     traced: Trace, symbols: Mapping[sympy.Symbol, Expr]
-) -> tuple[tuple[Guard, ...], tuple[IndexGuard, ...]]:
+) -> tuple[tuple[Guard, ...], tuple[IndexGuard, ...], tuple[ComputedGuard, ...]]:
     """Guards that keep every index of the graph inside what it indexes.
 
+    An index tensor that cannot be bounded before a call is checked by the compiled code: such checks
+    are put into the graph, which changes it.
+
     Returns:
-        Guards on sizes, and guards on the values of inputs.
+        Guards on sizes, guards on the values of inputs, and the guards that the graph now carries.
 
     Raises:
-        ExportError: TC211, an index tensor that cannot be bounded; all such are listed.
+        ExportError: TC211, a constant index that is out of range; all such are listed.
     """
     analysis = _Analysis(traced, symbols)
     guards: dict[Expr, Guard] = {}
     by_value: dict[tuple[Any, ...], IndexGuard] = {}
+    computed: list[ComputedGuard] = []
     refused: list[Diagnostic] = []
-    for node in traced.program.graph.nodes:
+    for node in list(traced.program.graph.nodes):
         where = user_location(node.meta.get("stack_trace"))
         for use in _uses(node):
+            origin = Origin(f"index of {_name(node)}", where)
             try:
                 size = analysis.expr(symbol_of(use.size))
                 values = analysis.values(use.index)
-            except Untranslatable as error:
-                refused.append(_unbounded(node, where, str(error)))
-                continue
-            if values is None:
-                refused.append(_unbounded(node, where, "it is computed in a way that has no bound"))
+            except Untranslatable:
+                size, values = None, None
+            if values is None or size is None:
+                _put_check(node, use, len(computed))
+                what = f"the indices of {_name(node)}"
+                computed.append(ComputedGuard(what, size, use.wraps, origin))
                 continue
             lowest = fold("-", 0, size) if use.wraps else 0
             highest = fold("-", size, 1)
-            origin = Origin(f"index of {_name(node)}", where)
             if values.leaf is not None:
                 lo, hi = fold("-", lowest, values.lo), fold("-", highest, values.hi)
                 guard = IndexGuard(values.leaf, lo, hi, origin, values.parts)
@@ -88,10 +100,27 @@ def index_guards(
                 if dims_of(condition):
                     guards.setdefault(condition, Guard(condition, origin))
                 elif not evaluate(condition, {}):
-                    refused.append(_unbounded(node, where, "a constant index is out of range"))
+                    refused.append(_out_of_range(node, where))
     if refused:
         raise ExportError(refused)
-    return tuple(guards.values()), tuple(by_value.values())
+    traced.program.graph_module.recompile()
+    return tuple(guards.values()), tuple(by_value.values()), tuple(computed)
+
+
+def _put_check(node: torch.fx.Node, use: _Use, number: int) -> None:
+    """Let ``node`` use a checked copy of its indices."""
+    graph = node.graph
+    with graph.inserting_before(node):
+        size: Any = use.size
+        if isinstance(size, torch.SymInt):
+            size = graph.call_function(aten.sym_size.int, (use.of, use.axis))
+            size.meta["val"] = use.size
+        checked = graph.call_function(CHECK_INDEX, (use.index, size, use.wraps, number))
+    checked.meta = {
+        key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta
+    }
+    checked.meta["val"] = use.index.meta["val"]
+    node.replace_input_with(use.index, checked)
 
 
 def _without_one(condition: tuple[str, Expr, Expr]) -> Expr:
@@ -106,13 +135,8 @@ def _name(node: torch.fx.Node) -> str:
     return str(getattr(node.target, "_opname", None) or node.target)
 
 
-def _unbounded(node: torch.fx.Node, where: Location | None, why: str) -> Diagnostic:
-    return Diagnostic(
-        "TC211",
-        f"the indices of {_name(node)} can't be bounded before a call: {why}",
-        location=where,
-        tries=("clamp the indices to the size of what they index: torch.clamp(i, 0, n - 1)",),
-    )
+def _out_of_range(node: torch.fx.Node, where: Location | None) -> Diagnostic:
+    return Diagnostic("TC211", f"a constant index of {_name(node)} is out of range", location=where)
 
 
 # --- which ops index ------------------------------------------------------------------------------
@@ -131,7 +155,7 @@ def _shape(node: Any) -> Any:
 
 def _rows(node: torch.fx.Node) -> list[_Use]:
     table, index = node.args[0], node.args[1]
-    return [_Use(index, _shape(table)[0], wraps=False)]
+    return [_Use(index, table, 0, _shape(table)[0], wraps=False)]
 
 
 def _along(wraps: bool) -> Callable[[torch.fx.Node], list[_Use]]:
@@ -139,8 +163,8 @@ def _along(wraps: bool) -> Callable[[torch.fx.Node], list[_Use]]:
         source, dim, index = node.args[:3]
         shape = _shape(source)
         if len(shape) == 0:
-            return [_Use(index, 1, wraps)]
-        return [_Use(index, shape[dim], wraps)]
+            return [_Use(index, source, 0, 1, wraps)]
+        return [_Use(index, source, dim % len(shape), shape[dim], wraps)]
 
     return uses
 
@@ -157,19 +181,9 @@ def _advanced(node: torch.fx.Node) -> list[_Use]:
         if value.dtype in (torch.bool, torch.uint8):
             axis += value.dim()
             continue
-        uses.append(_Use(index, _shape(source)[axis], wraps=True))
+        uses.append(_Use(index, source, axis, _shape(source)[axis], wraps=True))
         axis += 1
     return uses
-
-
-def _flat(node: torch.fx.Node) -> list[_Use]:
-    source, index = node.args[0], node.args[1]
-    return [_Use(index, source.meta["val"].numel(), wraps=True)]
-
-
-def _classes(node: torch.fx.Node) -> list[_Use]:
-    count = node.args[1] if len(node.args) > 1 else node.kwargs.get("num_classes", -1)
-    return [_Use(node.args[0], count, wraps=False)]
 
 
 _INDEXING: dict[Any, Callable[[torch.fx.Node], list[_Use]]] = {
@@ -196,9 +210,6 @@ _INDEXING: dict[Any, Callable[[torch.fx.Node], list[_Use]]] = {
     aten.index_copy_: _along(wraps=False),
     aten.index_fill: _along(wraps=True),
     aten.index_fill_: _along(wraps=True),
-    aten.take: _flat,
-    aten.put: _flat,
-    aten.one_hot: _classes,
 }
 
 # --- values of integer tensors --------------------------------------------------------------------

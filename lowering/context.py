@@ -103,6 +103,19 @@ class Context:
         """Emit a call of a kernel template: its parameters are ``inputs`` and one result."""
         return self._call(name, function, [self.variable(t) for t in inputs], shape, dtype)
 
+    def call_with(
+        self,
+        name: str,
+        function: tirx.PrimFunc,
+        inputs: Sequence[Tensor],
+        numbers: Sequence[tirx.Var],
+        shape: Shape,
+        dtype: str,
+    ) -> Tensor:
+        """The same for a template that takes numbers, too, between the inputs and the result."""
+        arguments = [*(self.variable(tensor) for tensor in inputs), *numbers]
+        return self._call(name, function, arguments, shape, dtype)
+
     def _call(
         self, name: str, function: tirx.PrimFunc, arguments: list[Any], shape: Shape, dtype: str
     ) -> Tensor:

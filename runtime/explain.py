@@ -6,6 +6,7 @@ Slow, and independent of the generated check on purpose: the tests hold one agai
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -215,6 +216,28 @@ def _check_index(
     at = tuple(place + start for place, start in zip(within, first, strict=True))
     got = f"{array[within].item()} at [{', '.join(map(str, at))}]" if at else f"{array.item()}"
     _refuse(contract, "TC309", path, got=got, needs=f"{lo} <= {path} <= {hi}", origin=guard.origin)
+
+
+_CHECK = re.compile(r"tcexport check (\d+)")
+
+
+def computed_violation(contract: Contract, message: str) -> GuardError | None:
+    """The GuardError for what compiled code raised, if one of its checks of indices did."""
+    match = _CHECK.search(message)
+    if match is None or int(match[1]) >= len(contract.computed_guards):
+        return None
+    guard = contract.computed_guards[int(match[1])]
+    size = "the size of what they index" if guard.size is None else render(guard.size)
+    lowest = ("0" if guard.size is None else f"-{size}") if guard.wraps else "0"
+    needs = f"{lowest} <= index < {size}"
+    lines = (f"from: {guard.origin}",)
+    if contract.dims:
+        lines = (*lines, f"the bundle serves: {serves(contract)}")
+    return GuardError(
+        Diagnostic("TC309", f"{guard.what}: one is out of range, needs {needs}", notes=lines),
+        got="out of range",
+        needs=needs,
+    )
 
 
 def _holds(expr: Expr, dims: Mapping[str, int]) -> bool:

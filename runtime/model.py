@@ -27,7 +27,7 @@ from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target
 from ..artifacts.prove import Span, bounds
 from ..artifacts.weights import WeightsError, read_weights
 from .coverage import Serves, check_serves
-from .explain import explain, look
+from .explain import computed_violation, explain, look
 from .guards import Sizes, compile_checks
 from .library import load_ffi, load_library, load_runtime
 from .machine import choose_target, this_machine
@@ -151,7 +151,8 @@ class Model:
         the library of the first tensor argument.
 
         Raises:
-            GuardError: the call lies outside of the contract. Nothing was run.
+            GuardError: the call lies outside of the contract. Nothing was run, unless it is an
+                index that the model computes.
             InternalError: TC601, the compiled code failed.
         """
         try:
@@ -166,11 +167,11 @@ class Model:
                 sizes = None
             if sizes is None:
                 leaves, sizes = self._look_closer(flat)
+            tensors = self._run(leaves, sizes)
         except GuardError as error:
             with self._lock:
                 self._violations[error.code] += 1
             raise
-        tensors = self._run(leaves, sizes)
         export = self._exporter(flat)
         values = [
             export(tensors[number], known)
@@ -226,7 +227,8 @@ class Model:
             tensors = worker.run(*arguments)
         except Exception as error:  # tvm_ffi raises what its C++ side names
             del self._local.worker  # its VM stopped in the middle
-            raise self._failed(error) from None
+            violation = computed_violation(self.contract, str(error))
+            raise violation or self._failed(error) from None
         low, high = self._weights_span
         for number, tensor in enumerate(tensors):
             place = tensor.data_ptr()

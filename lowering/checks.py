@@ -1,0 +1,29 @@
+"""Checks that a graph carries: ops of our own, put in by the exporter where it cannot bound an index.
+
+``tcexport::check_index(indices, size, wraps, number)`` gives back the indices as they are, and fails
+the call where one lies outside of ``0..size-1`` (``-size..size-1`` where negative ones wrap).
+``number`` is the check's place in the contract, which says what failed and where it comes from.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_LIBRARY = torch.library.Library("tcexport", "DEF")
+_LIBRARY.define("check_index(Tensor indices, SymInt size, bool wraps, int number) -> Tensor")
+
+
+@torch.library.impl(_LIBRARY, "check_index", "CompositeExplicitAutograd")
+def _check_index(indices: torch.Tensor, size: int, wraps: bool, number: int) -> torch.Tensor:
+    lowest = -size if wraps else 0
+    if indices.numel() and (int(indices.min()) < lowest or int(indices.max()) >= size):
+        raise IndexError(f"tcexport check {number}")
+    return indices.clone()
+
+
+@torch.library.register_fake("tcexport::check_index")
+def _fake(indices: torch.Tensor, size: int, wraps: bool, number: int) -> torch.Tensor:
+    return torch.empty_like(indices)
+
+
+CHECK_INDEX = torch.ops.tcexport.check_index.default

@@ -1,0 +1,31 @@
+"""The checks of `lowering.checks`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from ..checks import CHECK_INDEX
+from ..context import Context
+from ..kernels.check import checked_copy
+from ..symbols import Size, Symbols, product
+from ..tensor import Tensor
+from .registry import converter
+
+
+@converter(str(CHECK_INDEX))
+def convert_check_index(
+    ctx: Context, indices: Tensor, size: Size, wraps: bool, number: int
+) -> Tensor:
+    scope = Symbols()
+
+    def extent() -> tuple[list[tirx.Var], Any]:
+        expression = scope.size(size)
+        return [scope.variables[name] for name in sorted(scope.variables)], expression
+
+    function = checked_copy(indices.dtype, extent, wraps=wraps, number=number)
+    flat = ctx.reshape(indices, (product(indices.shape),))
+    sizes = [ctx.symbols.variable(name) for name in sorted(scope.variables)]
+    copy = ctx.call_with("check_index", function, [flat], sizes, flat.shape, indices.dtype)
+    return ctx.reshape(copy, indices.shape)

@@ -1,0 +1,74 @@
+"""Indices that a model computes: bounded before a call where that can be proved, else looked at by
+the compiled code. Never read from other memory, never clamped in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tcexport
+from tcexport.exporter.export import check
+from tcexport.exporter.source import source_in_memory
+
+
+class Squares(nn.Module):
+    """``ids * ids`` has no bound before a call; ``ids + 1`` has."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+        self.register_buffer("values", torch.arange(30.0))
+
+    def forward(self, ids):
+        return self.table(ids * ids), self.values[ids.float().long() - 2], self.table(ids + 1)
+
+
+def test_a_computed_index_is_checked_when_it_is_used(export_once: Callable[..., Path]) -> None:
+    module, example = Squares(), torch.tensor([[1, 2], [3, 4]])
+    options: dict[str, Any] = {"axes": {"ids": ("b", "s")}, "dynamic": {"b": (1, 8), "s": (1, 8)}}
+    model = tcexport.load(export_once("squares", module, (example,), **options))
+    assert len(model.contract.computed_guards) == 2
+    for ids in (example, torch.tensor([[7, 0, 1]])):  # 0 - 2 counts from the end
+        for got, want in zip(model(ids), module(ids), strict=True):
+            torch.testing.assert_close(got, want.detach())
+    with pytest.raises(tcexport.GuardError) as error:
+        model(torch.tensor([[1, 8]]))  # 64 rows down a table of 50
+    assert error.value.code == "TC309"
+    assert "needs 0 <= index < 50" in str(error.value)
+    assert "self.table(ids * ids)" in str(error.value)
+    with pytest.raises(IndexError):
+        module(torch.tensor([[1, 8]]))
+    with pytest.raises(tcexport.GuardError, match="ids"):
+        model(torch.tensor([[-1, 49]]))  # bounded by the guard of ids + 1, before the call
+    for got, want in zip(model(example), module(example), strict=True):
+        torch.testing.assert_close(got, want.detach())  # the model is whole after a refusal
+    assert model.metrics.violations == {"TC309": 2}
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(64, 4)
+
+    def forward(self, mask, x):
+        counted = torch.cumsum(mask.to(torch.int64), dim=1)
+        best = x.argmax(dim=1, keepdim=True)
+        return self.table(counted + 1), torch.gather(x, 1, best), self.table(counted.clamp(0, 9))
+
+
+def test_what_can_be_proved_needs_no_check_at_run_time() -> None:
+    source = source_in_memory(
+        Positions().eval(),
+        (torch.ones(2, 5, dtype=torch.bool), torch.randn(2, 6)),
+        {},
+        {"mask": ("b", "s"), "x": ("b", None)},
+    )
+    report = check(source, dynamic={"b": None, "s": None})
+    assert not report.contract.computed_guards and not report.contract.index_guards
+    (seq,) = [dim for dim in report.dims if dim.name == "s"]
+    assert seq.hi == 62, "cumsum + 1 reaches s + 1, which must stay below 64"
