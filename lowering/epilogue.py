@@ -6,6 +6,8 @@ by then all of its operands are there. The nodes in between have no other user.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Container
 from dataclasses import dataclass
 
 import torch
@@ -42,13 +44,29 @@ class NormOfSum:
         return self.inner[0]
 
 
-Pattern = LinearEpilogue | NormOfSum
+@dataclass(frozen=True)
+class ConvNorm:
+    """act(batch_norm(conv)), the weights and the statistics being constants."""
+
+    conv: torch.fx.Node
+    norm: torch.fx.Node
+    activation: str | None
+    inner: tuple[torch.fx.Node, ...]
 
 
-def find(graph: torch.fx.Graph) -> dict[torch.fx.Node, Pattern]:
-    """The patterns of a graph by their last nodes; no node is in two of them."""
+Pattern = LinearEpilogue | NormOfSum | ConvNorm
+
+
+def find(graph: torch.fx.Graph, constants: Container[str]) -> dict[torch.fx.Node, Pattern]:
+    """The patterns of a graph by their last nodes; no node is in two of them.
+
+    Args:
+        constants: the names of the nodes that are parameters, buffers or constants.
+    """
     found: dict[torch.fx.Node, Pattern] = {}
     for node in graph.nodes:
+        if node.target is aten.conv2d.default:
+            _find_conv_norm(node, constants, found)
         if node.target is aten.linear.default:
             last, pattern = _after_linear(node, found)
             if pattern.inner:
@@ -80,8 +98,35 @@ def _after_linear(
     return last, LinearEpilogue(linear, activation, residual, tuple(inner))
 
 
+def _find_conv_norm(
+    conv: torch.fx.Node, constants: Container[str], found: dict[torch.fx.Node, Pattern]
+) -> None:
+    norm = _only_user(conv)
+    if norm is None or norm.target is not aten._native_batch_norm_legit_no_training.default:
+        return
+    first = _only_user(norm)
+    if first is None or first.target is not operator.getitem or first.args[1] != 0:
+        return
+    operands = [*conv.args[1:3], *norm.args[1:5]]
+    value = conv.meta["val"]
+    if value.dtype is not torch.float32 or value.dim() != 4:
+        return
+    if not all(
+        operand is None or (isinstance(operand, torch.fx.Node) and operand.name in constants)
+        for operand in operands
+    ):
+        return
+    user = _only_user(first)
+    activation = None if user is None else _activation(user)
+    if user is None or activation is None:
+        found[first] = ConvNorm(conv, norm, None, (conv, norm))
+    else:
+        found[user] = ConvNorm(conv, norm, activation, (conv, norm, first))
+
+
 def _only_user(node: torch.fx.Node) -> torch.fx.Node | None:
-    users = list(node.users)
+    # torch.export.load gives a node with several results a getitem for each, used or not.
+    users = [user for user in node.users if user.users or user.target is not operator.getitem]
     return users[0] if len(users) == 1 else None
 
 

@@ -16,6 +16,7 @@ from tvm import IRModule, relax
 from ..artifacts.errors import Diagnostic, ExportError
 from . import epilogue
 from .context import Context, Unsupported, constant_tensor
+from .converters.convolution import with_norm
 from .converters.linear import linear
 from .converters.norm import layer_norm
 from .converters.registry import bind, convert_node
@@ -76,7 +77,7 @@ class _Importer:
         self.inputs: dict[int, relax.Var] = {}
         self.bound: set[str] = set()
         self.unsupported: list[tuple[torch.fx.Node, Unsupported]] = []
-        self.epilogues = epilogue.find(program.graph)
+        self.epilogues = epilogue.find(program.graph, constants)
         self.absorbed = {node for found in self.epilogues.values() for node in found.inner}
 
     def run(self) -> BuiltGraph:
@@ -155,13 +156,15 @@ class _Importer:
     def _call(self, node: torch.fx.Node) -> None:
         if str(node.target) in CHECKS or node in self.absorbed:
             return
+        if node.target is operator.getitem and not node.users:
+            return
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
             self.values[node] = self._scalar(node, value)
             return
-        if node.target is operator.getitem:
+        if node.target is operator.getitem and node not in self.epilogues:
             result = self.values[node.args[0]][node.args[1]]
-            if result is None and node.users:
+            if result is None:
                 self.unsupported.append(
                     (node.args[0], Unsupported(f"with its result number {node.args[1]}"))
                 )
@@ -212,6 +215,14 @@ class _Importer:
             weight, bias = self._read(options["weight"]), self._read(options["bias"])
             axes = len(options["normalized_shape"])
             return layer_norm(self.ctx, x, axes, weight, bias, options["eps"], residual=residual)
+        if isinstance(found, epilogue.ConvNorm):
+            of_conv, of_norm = (
+                {name: self._read(value) for name, value in bind(part).items() if name != skipped}
+                for part, skipped in ((found.conv, ""), (found.norm, "input"))
+            )
+            shape = as_shape(node.meta["val"].shape)
+            x = of_conv["input"]
+            return with_norm(self.ctx, x, of_conv, of_norm, shape, found.activation)
         operands = {name: self._read(value) for name, value in bind(found.linear).items()}
         return linear(
             self.ctx,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from tvm import te, tirx
 
-from ..context import Context, Unsupported
-from ..symbols import Symbols, as_shape
-from ..tensor import Tensor
+from ..context import Context, Unsupported, constant_tensor
+from ..kernels.conv import conv2d, pack_conv
+from ..symbols import Shape, Symbols, as_shape
+from ..tensor import Constant, Tensor
 from .elementwise import pointwise
+from .linear import ACTIVATIONS
 from .registry import converter
 
 
@@ -27,17 +30,19 @@ def convert_conv(
 ) -> Tensor:
     axes = weight.rank - 2
     batched = input if input.rank == weight.rank else ctx.reshape(input, (1, *input.shape))
+    expected = as_shape(ctx.expected().shape)
     result = convolve(
         ctx,
         batched,
         weight,
         bias,
+        expected if len(expected) == weight.rank else (1, *expected),
         stride=_each(stride, axes),
         padding=_each(padding, axes),
         dilation=_each(dilation, axes),
         groups=groups,
     )
-    return ctx.reshape(result, as_shape(ctx.expected().shape))
+    return ctx.reshape(result, expected)
 
 
 @converter("aten.convolution.default")
@@ -67,15 +72,20 @@ def convolve(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    shape: Shape,
     *,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
+    activation: str | None = None,
 ) -> Tensor:
-    """``[n, c, …]`` by ``[o, c/groups, …]``: correlation, zeros outside."""
-    expected = as_shape(ctx.expected().shape)
-    shape = expected if len(expected) == x.rank else (1, *expected)
+    """``[n, c, …]`` by ``[o, c/groups, …]`` → ``shape``: correlation, zeros outside; then bias and
+    activation."""
+    if x.dtype == "float32" and weight.constant is not None and weight.rank in (3, 4):
+        return _in_a_kernel(
+            ctx, x, weight.constant, bias, shape, stride, padding, dilation, groups, activation
+        )
     outputs, inputs, *window = weight.shape
     if not all(isinstance(size, int) for size in weight.shape):
         raise Unsupported("with a weight whose shape varies")
@@ -115,7 +125,90 @@ def convolve(
         return te.compute(scope.shape(shape), element, name="conv")
 
     result = ctx.kernel("conv", build, [x, weight], shape, x.dtype)
-    if bias is None:
-        return result
-    column = ctx.reshape(bias, (outputs, *(1 for _ in window)))
-    return pointwise(ctx, "add", lambda a, b: a + b, result, column, dtype=x.dtype)
+    if bias is not None:
+        column = ctx.reshape(bias, (outputs, *(1 for _ in window)))
+        result = pointwise(ctx, "add", lambda a, b: a + b, result, column, dtype=x.dtype)
+    if activation is not None:
+        result = pointwise(ctx, activation, ACTIVATIONS[activation], result, dtype=x.dtype)
+    return result
+
+
+def _in_a_kernel(
+    ctx: Context,
+    x: Tensor,
+    weight: Constant,
+    bias: Tensor | None,
+    shape: Shape,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    activation: str | None,
+) -> Tensor:
+    """Over two axes; a convolution over one is one over a plane of one line."""
+    line = weight.value.dim() == 3
+    packed = ctx.derived(weight, "conv", lambda w: pack_conv(w[:, :, None] if line else w))
+    filters, group_channels, *window = packed.shape
+
+    def pair(values: Sequence[int], first: int) -> tuple[int, int]:
+        return (first, values[0]) if line else (values[0], values[1])
+
+    def plane(sizes: Shape) -> Shape:
+        return (*sizes[:2], 1, sizes[2]) if line else sizes
+
+    function = conv2d(
+        group_channels * groups,
+        filters,
+        (window[0], window[1]),
+        stride=pair(stride, 1),
+        padding=pair(padding, 0),
+        dilation=pair(dilation, 1),
+        groups=groups,
+        bias=bias is not None,
+        activation=activation,
+        residual=False,
+        target=ctx.target,
+    )
+    inputs = [ctx.reshape(x, plane(x.shape)), packed]
+    inputs += [] if bias is None else [bias]
+    return ctx.reshape(ctx.call("conv", function, inputs, plane(shape)), shape)
+
+
+def with_norm(
+    ctx: Context,
+    x: Tensor,
+    arguments: Mapping[str, Any],
+    norm: Mapping[str, Any],
+    shape: Shape,
+    activation: str | None,
+) -> Tensor:
+    """A convolution and the batch norm after it, all of constants: the norm goes into the weight.
+
+    Args:
+        arguments: of conv2d, ``norm``: of _native_batch_norm_legit_no_training, by name.
+    """
+    assert ctx.node is not None
+    weight, running_var = arguments["weight"].constant, norm["running_var"].constant.value
+    scale = 1 / torch.sqrt(running_var.double() + norm["eps"])
+    if norm["weight"] is not None:
+        scale = scale * norm["weight"].constant.value.double()
+    offset = -norm["running_mean"].constant.value.double() * scale
+    if arguments["bias"] is not None:
+        offset = offset + arguments["bias"].constant.value.double() * scale
+    if norm["bias"] is not None:
+        offset = offset + norm["bias"].constant.value.double()
+    # The name of the node tells apart what one weight becomes under two norms.
+    suffix = f"norm:{ctx.node.name}"
+    folded = weight.value.double() * scale.reshape(-1, *(1 for _ in weight.value.shape[1:]))
+    return convolve(
+        ctx,
+        x,
+        constant_tensor(Constant(f"{weight.name}:{suffix}", folded.float())),
+        constant_tensor(Constant(f"{weight.name}:bias:{suffix}", offset.float())),
+        shape,
+        stride=_each(arguments["stride"], 2),
+        padding=_each(arguments["padding"], 2),
+        dilation=_each(arguments["dilation"], 2),
+        groups=arguments["groups"],
+        activation=activation,
+    )

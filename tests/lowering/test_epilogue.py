@@ -23,7 +23,7 @@ class PostNorm(nn.Module):
 def test_activations_residuals_and_norms_of_sums_are_fused(agree) -> None:
     model = PostNorm()
     program = trace(model, (torch.randn(3, 3, 16),))
-    patterns = list(find(program.graph).values())
+    patterns = list(find(program.graph, ()).values())
     linears = [p for p in patterns if isinstance(p, LinearEpilogue)]
     assert [(p.activation, p.residual is not None) for p in linears] == [
         ("gelu", False),
@@ -49,6 +49,35 @@ class TwoLinears(nn.Module):
 def test_what_others_read_is_kept(agree) -> None:
     model = TwoLinears()
     program = trace(model, (torch.randn(3, 8),))
-    (pattern,) = find(program.graph).values()  # the sum of two products: one takes the other in
+    (pattern,) = find(program.graph, ()).values()  # the sum of two products: one takes the other in
     assert isinstance(pattern, LinearEpilogue) and pattern.residual is not None
     agree(model, (torch.randn(3, 8),), (torch.randn(1, 8),), (torch.randn(17, 8),))
+
+
+class ConvNorms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.shared = nn.Conv2d(8, 8, 1, bias=False)
+        self.norms = nn.ModuleList(
+            [nn.BatchNorm2d(8), nn.BatchNorm2d(8), nn.BatchNorm2d(8, affine=False)]
+        )
+        for norm in self.norms:
+            nn.init.uniform_(norm.running_mean)
+            nn.init.uniform_(norm.running_var, 0.5, 1.5)
+            if norm.affine:
+                nn.init.uniform_(norm.weight)
+                nn.init.uniform_(norm.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norms[0](self.first(x)))
+        a = self.norms[1](self.shared(y))
+        return F.silu(self.norms[2](self.shared(a))) + y
+
+
+def test_batch_norms_go_into_the_convolution(agree) -> None:
+    dynamic = ({0: torch.export.Dim.AUTO},)
+    calls = [(torch.randn(n, 3, 9, 9),) for n in (2, 1, 5)]
+    compiled = agree(ConvNorms(), *calls, dynamic=dynamic)
+    assert not any("running" in name for name in compiled.answer.weights)
+    assert len(compiled.answer.weights) == 6
