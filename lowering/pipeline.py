@@ -5,6 +5,8 @@ from __future__ import annotations
 import tvm
 from tvm import IRModule, relax
 
+from ..artifacts.errors import Diagnostic, ExportError
+from .kernels.prim_func import PASS_CONFIG
 from .kernels.schedule import mark_noalias, schedule_rest
 from .shape_functions import order_stores
 from .targets import CpuTarget
@@ -38,11 +40,31 @@ def compile_module(module: IRModule, target: CpuTarget) -> relax.VMExecutable:
             passes.AttachGlobalSymbol(),
         ]
     )
-    with llvm:
+    with llvm, tvm.transform.PassContext(config=PASS_CONFIG):
         module = mark_noalias(order_stores(plan(schedule_rest(fuse(module), target))))
+        _refuse_foreign_functions(module)
         return tvm.compile(
             module,
             target=llvm,
             relax_pipeline=tvm.transform.Sequential([]),
             tir_pipeline="s_tir",
         )
+
+
+def _refuse_foreign_functions(module: IRModule) -> None:
+    """Nothing but libtvm_runtime goes with a bundle: it has the ``vm.builtin`` functions, and not
+    ``tvm.contrib`` (sorts, top-k), whose absence would only show at a call."""
+    foreign: set[str] = set()
+
+    def look(expression: relax.Expr) -> None:
+        if isinstance(expression, relax.ExternFunc):
+            name = str(expression.global_symbol)
+            if not name.startswith("vm.builtin."):
+                foreign.add(name)
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, look)
+    if foreign:
+        names = ", ".join(sorted(foreign))
+        raise ExportError(Diagnostic("TC501", f"{names}: not in the runtime that a bundle brings"))
