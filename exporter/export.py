@@ -124,11 +124,21 @@ def export_source(
 ) -> Report:
     """Export a source. See `export`; ``progress`` is called with a stage's name and None where it
     starts, and with its seconds where it ends."""
+    with _in_the_users_words(source):
+        return _export(source, dynamic, targets, Path(out), narrow, _Stages(progress))
+
+
+def _export(
+    source: Source,
+    dynamic: Mapping[str, DimRequest | None],
+    targets: Sequence[str],
+    path: Path,
+    narrow: bool,
+    stages: _Stages,
+) -> Report:
     from ..lowering.lower import lower
 
-    stages = _Stages(progress)
     wanted = parse_targets(targets)
-    path = Path(out)
     _require_writable(path)
     prepared = _prepare(source, dynamic)
     with stages("run the model"):
@@ -188,10 +198,11 @@ def check(
         ExportError, UsageError: as `export`.
     """
     stages = _Stages(progress)
-    prepared = _prepare(source, dynamic)
-    with stages("run the model"):
-        _require_eager_answers(source.module, prepared)
-    _, derived = _trace_and_derive(source, prepared, narrow, stages)
+    with _in_the_users_words(source):
+        prepared = _prepare(source, dynamic)
+        with stages("run the model"):
+            _require_eager_answers(source.module, prepared)
+        _, derived = _trace_and_derive(source, prepared, narrow, stages)
     contract = relocated(derived.contract, _displayer(source))
     notes = _relocated_notes(derived.notes, source)
     return CheckReport(contract.dims, contract, notes, tuple(stages.done))
@@ -314,7 +325,7 @@ def _trace_and_derive(
             retrace = _retracer(source, traced, prepared.requests)
             derived = derive(traced, prepared.requests, retrace, narrow=narrow)
     except ExportError as error:
-        raise ExportError(_relocated_notes(_with_tries(error, source, prepared), source)) from error
+        raise ExportError(_with_tries(error, source, prepared)) from error
     return traced, derived
 
 
@@ -388,6 +399,15 @@ def _relocated_notes(notes: Sequence[Diagnostic], source: Source) -> tuple[Diagn
         else note
         for note in notes
     )
+
+
+@contextmanager
+def _in_the_users_words(source: Source) -> Iterator[None]:
+    """Lets errors of an export name files as the user knows them."""
+    try:
+        yield
+    except (ExportError, UsageError) as error:
+        raise type(error)(_relocated_notes(error.diagnostics, source)) from error.__cause__
 
 
 def _displayer(source: Source) -> Callable[[str], str]:

@@ -32,8 +32,23 @@ def location_of_frames(frames: Sequence[tuple[str, int]]) -> Location | None:
     if not frames:
         return None
     own = [frame for frame in frames if not _is_library(frame[0])]
-    file, line = (own or frames)[-1]
+    own = own or [frame for frame in frames if not _is_machinery(frame[0])]
+    if not own:
+        return None
+    file, line = own[-1]
     return Location(file, line, linecache.getline(file, line).strip())
+
+
+_MACHINERY = ("_dynamo", "_export", "_functorch", "_higher_order_ops", "_library", "_ops.py")
+_MACHINERY += ("_subclasses", "export", "fx", "utils", "_prims", "_refs", "_decomp")
+
+
+def _is_machinery(file: str) -> bool:
+    """Torch's own tracing, which says nothing about a model."""
+    parts = Path(file).parts
+    if "torch" not in parts[:-1]:
+        return file.startswith("<")
+    return parts[parts.index("torch") + 1] in _MACHINERY
 
 
 def _is_library(file: str) -> bool:
