@@ -197,7 +197,7 @@ def _project(
             axes[other] = drawn.reshape(shape)
         truth = values_on(guard.expr, axes)
         everywhere = np.broadcast_to(truth, (sizes.size, *truth.shape[1:]))
-        allowed = everywhere.reshape(sizes.size, -1).all(axis=1)
+        allowed: np.ndarray = np.all(everywhere.reshape(sizes.size, -1), axis=1)
         index = int(np.searchsorted(sizes, example[name]))
         narrowed = _progression(spans[name], sizes, allowed, index)
         if narrowed is None or narrowed == spans[name]:

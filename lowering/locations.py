@@ -39,8 +39,12 @@ def location_of_frames(frames: Sequence[tuple[str, int]]) -> Location | None:
     return Location(file, line, linecache.getline(file, line).strip())
 
 
-_MACHINERY = ("_dynamo", "_export", "_functorch", "_higher_order_ops", "_library", "_ops.py")
-_MACHINERY += ("_subclasses", "export", "fx", "utils", "_prims", "_refs", "_decomp")
+_MACHINERY = frozenset(
+    {
+        *("_dynamo", "_export", "_functorch", "_higher_order_ops", "_library", "_ops.py"),
+        *("_subclasses", "export", "fx", "utils", "_prims", "_refs", "_decomp"),
+    }
+)
 
 
 def _is_machinery(file: str) -> bool:

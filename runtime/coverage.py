@@ -73,7 +73,7 @@ def _span(name: str, value: Sequence[int], dims: Mapping[str, Dim]) -> Span:
 
 def _outside(dim: Dim, span: Span) -> list[str]:
     """Sizes of ``span`` that the dim's own range does not hold: one for each end and the step."""
-    last = span.lo + (span.count() - 1) * span.step
+    last = span.lo + (int(span.count()) - 1) * span.step
     found = []
     if span.lo < dim.lo:
         found.append(_counter(dim, span.lo, f"{dim.name} >= {dim.lo}", dim.lo_from))

@@ -230,7 +230,7 @@ def computed_violation(contract: Contract, message: str) -> GuardError | None:
     size = "the size of what they index" if guard.size is None else render(guard.size)
     lowest = ("0" if guard.size is None else f"-{size}") if guard.wraps else "0"
     needs = f"{lowest} <= index < {size}"
-    lines = (f"from: {guard.origin}",)
+    lines: tuple[str, ...] = (f"from: {guard.origin}",)
     if contract.dims:
         lines = (*lines, f"the bundle serves: {serves(contract)}")
     return GuardError(

@@ -262,7 +262,7 @@ def as_numpy_bits(tensor: Any, dtype: str) -> np.ndarray:
         return np.from_dlpack(tensor)
     capsule = tensor.__dlpack__()
     _set_dtype(capsule, 1, _BITS[dtype][2])
-    return np.from_dlpack(_Capsule(capsule))  # type: ignore[arg-type]
+    return np.from_dlpack(_Capsule(capsule))
 
 
 def copy_of(tensor: Any) -> Any:

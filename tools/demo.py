@@ -1,5 +1,5 @@
-"""What `make demo` shows of a finished bundle, in an environment without torch: output, guards, a refused
-call, timing. ``python -m tcexport.tools.demo text_encoder.tcpkg``"""
+"""What `make demo` shows of a finished bundle, in an environment without torch: output, guards,
+refused calls, timing. ``python -m tcexport.tools.demo text_encoder.tcpkg``"""
 
 from __future__ import annotations
 

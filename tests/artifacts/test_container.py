@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+
 from tcexport.artifacts import container
 from tcexport.artifacts.container import open_bundle, publish, write_bundle
 from tcexport.artifacts.contract import Contract, TupleNode

@@ -14,6 +14,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from tcexport.artifacts.weights import (
     PADDING_PREFIX,
     Weight,

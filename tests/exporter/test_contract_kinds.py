@@ -326,7 +326,11 @@ def test_the_order_of_keywords_means_nothing(tmp_path: Path) -> None:
         out=tmp_path / "keywords.tcpkg", targets=("cpu:x86-64-v3",),
     )  # fmt: skip
     model = tcexport.load(report.path)
-    for answer in (model(one, two, three), model(b=three, x=one, a=two), model(one, b=three, a=two)):
+    for answer in (
+        model(one, two, three),
+        model(b=three, x=one, a=two),
+        model(one, b=three, a=two),
+    ):
         assert answer.tolist() == [321.0, 321.0]
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tcexport import UsageError
 from tcexport.artifacts.expr import render
 from tcexport.exporter.axes import (

@@ -11,6 +11,7 @@ from textwrap import dedent
 
 import pytest
 import torch
+
 from tcexport import UsageError
 from tcexport.exporter.source import Source, load_source, source_in_memory
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tcexport import UsageError
 from tcexport.exporter.inputs import merged, parse_inputs
 from tcexport.exporter.options import (

@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils import _pytree as pytree
+
 from tcexport import UsageError
 from tcexport.artifacts.contract import (
     AbsentNode,
@@ -23,7 +25,6 @@ from tcexport.artifacts.contract import (
     TupleNode,
 )
 from tcexport.exporter.signature import bind
-from torch.utils import _pytree as pytree
 
 X, Y = torch.zeros(1), torch.ones(2)
 DEFAULT = torch.zeros(2)

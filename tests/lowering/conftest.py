@@ -12,12 +12,13 @@ import torch
 import torch.fx.experimental._config as fx_config
 import tvm
 import tvm_ffi
-from tcexport.artifacts.weights import read_weights
-from tcexport.lowering import worker
-from tcexport.lowering.decompose import decompose
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 from tvm import relax
+
+from tcexport.artifacts.weights import read_weights
+from tcexport.lowering import worker
+from tcexport.lowering.decompose import decompose
 
 TARGET = "x86-64-v3"
 Call = tuple[Any, ...]

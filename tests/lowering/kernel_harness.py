@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tvm
+from tvm import tirx
+
 from tcexport.lowering.kernels.prim_func import PASS_CONFIG
 from tcexport.lowering.targets import CPU_TARGETS, CpuTarget
-from tvm import tirx
 
 
 def _flags() -> set[str]:

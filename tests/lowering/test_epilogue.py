@@ -1,7 +1,8 @@
 import torch
-from tcexport.lowering.epilogue import LinearEpilogue, NormOfSum, find
 from torch import nn
 from torch.nn import functional as F
+
+from tcexport.lowering.epilogue import LinearEpilogue, NormOfSum, find
 
 from .conftest import trace
 

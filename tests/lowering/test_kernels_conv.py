@@ -5,9 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
+
 from tcexport.lowering.kernels.conv import conv2d, pack_conv
 from tcexport.lowering.targets import CPU_TARGETS
-from torch.nn import functional as F
 
 from .kernel_harness import LEVELS, compile_kernel
 

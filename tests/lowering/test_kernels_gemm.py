@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tcexport.lowering.kernels.gemm import gemm, pack, packed_shape
 from tcexport.lowering.kernels.tile import tile_vectors
 from tcexport.lowering.targets import CPU_TARGETS

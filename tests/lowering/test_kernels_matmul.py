@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tcexport.lowering.kernels.matmul import batched_matmul
 from tcexport.lowering.targets import CPU_TARGETS
 

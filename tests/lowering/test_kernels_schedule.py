@@ -7,12 +7,13 @@ import torch
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tcexport.lowering.kernels.prim_func import PASS_CONFIG
-from tcexport.lowering.kernels.schedule import mark_noalias, schedule_rest, unscheduled
-from tcexport.lowering.targets import CPU_TARGETS
 from torch.nn import functional as F
 from tvm import relax, tirx
 from tvm.relax import op as R
+
+from tcexport.lowering.kernels.prim_func import PASS_CONFIG
+from tcexport.lowering.kernels.schedule import mark_noalias, schedule_rest, unscheduled
+from tcexport.lowering.targets import CPU_TARGETS
 
 from .kernel_harness import LEVELS
 

@@ -1,6 +1,7 @@
 import torch
-from tcexport.lowering.locations import user_location
 from torch import nn
+
+from tcexport.lowering.locations import user_location
 
 
 class Doubled(nn.Module):

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from tcexport.artifacts.errors import ExportError
 from tcexport.artifacts.weights import read_weights
 from tcexport.lowering.context import constant_tensor
@@ -20,7 +22,6 @@ from tcexport.lowering.lower import Lowered, lower
 from tcexport.lowering.targets import CPU_TARGETS
 from tcexport.lowering.tensor import Constant
 from tcexport.lowering.weights import WeightStore, constants
-from torch import nn
 
 from .conftest import TARGET, trace
 

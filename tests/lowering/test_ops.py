@@ -1,4 +1,5 @@
 import torch
+
 from tcexport.lowering import converters  # noqa: F401  (registers them)
 from tcexport.lowering.converters.registry import CONVERTERS
 from tcexport.lowering.ops import KEPT, NOT_KEPT

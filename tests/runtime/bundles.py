@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
 from tcexport.artifacts.container import write_bundle
 from tcexport.artifacts.contract import (
     AxisSource,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tcexport.artifacts.contract import IndexGuard, Origin, TensorInput, TensorOutput
 
 from .bundles import add_weight, compiled, contract_of, dim, gather_rows, pack

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+
 from tcexport.artifacts.contract import (
     DictNode,
     Fixed,

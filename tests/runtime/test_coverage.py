@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tcexport.artifacts.contract import Guard, TensorInput, checked
 from tcexport.artifacts.errors import BundleError, UsageError
 from tcexport.artifacts.expr import ExprError, evaluate

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tcexport.artifacts.container import open_bundle, write_bundle
 from tcexport.artifacts.errors import BundleError
 from tcexport.artifacts.manifest import Manifest

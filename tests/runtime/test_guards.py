@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tcexport.artifacts.contract import (
     AxisSource,
     Contract,

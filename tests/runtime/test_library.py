@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from tcexport.artifacts.container import open_bundle, write_bundle
 from tcexport.artifacts.errors import BundleError
 from tcexport.artifacts.manifest import Manifest

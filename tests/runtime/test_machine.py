@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tcexport.artifacts.errors import BundleError
 from tcexport.artifacts.manifest import Target
 from tcexport.artifacts.platforms import CPU_LEVELS

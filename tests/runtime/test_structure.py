@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tcexport.artifacts.contract import (
     AbsentNode,
     Contract,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tcexport.artifacts.contract import TensorInput, TensorOutput
 from tcexport.artifacts.errors import UsageError
 from tcexport.runtime.threads import ENVIRONMENT, thread_count, usable_cores

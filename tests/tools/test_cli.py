@@ -14,6 +14,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+
 from tcexport.tools import cli
 
 MODEL = """

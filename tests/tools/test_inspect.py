@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tcexport.artifacts.container import write_bundle
 from tcexport.artifacts.contract import (
     AxisSource,

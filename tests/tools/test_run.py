@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+
 from tcexport import UsageError
 from tcexport.artifacts.contract import (
     AbsentNode,
