@@ -76,7 +76,8 @@ class AbsentNode(_Data, frozen=True, tag="absent", tag_field="node"):
     """A parameter that was left at a default that is not plain data: it must be left out."""
 
 
-Node: TypeAlias = "Leaf | TupleNode | ListNode | DictNode | NamedTupleNode | AbsentNode"
+# A union, not a string: on Python 3.10 msgspec cannot follow a name within a name.
+Node: TypeAlias = Leaf | TupleNode | ListNode | DictNode | NamedTupleNode | AbsentNode
 
 
 class Parameter(_Data, frozen=True):
