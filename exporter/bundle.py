@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
-import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..artifacts.container import write_bundle
 from ..artifacts.contract import Contract
-from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.expr import Expr
 from ..artifacts.manifest import (
     FORMAT_VERSION,
@@ -23,11 +20,13 @@ from ..artifacts.manifest import (
     Target,
 )
 from ..lowering.targets import CPU_TARGETS
+from .tvm_runtime import TvmRuntime, tvm_runtime
 
 if TYPE_CHECKING:
     from ..lowering.lower import Lowered
 
 ENTRY_FUNCTION = "main"
+_SYSTEM = "linux"
 _PINNED = ("torch", "apache-tvm", "apache-tvm-ffi", "numpy", "sympy")
 
 
@@ -45,38 +44,29 @@ def assemble(
     """Write the bundle to ``path``, whole or not at all; equal arguments give equal bytes.
 
     Raises:
-        UsageError: TC012, it cannot be written; TC011, TVM's runtime library is not installed.
+        UsageError: TC012, it cannot be written; TC011, TC506, as `tvm_runtime`.
     """
-    system, machine = "linux", platform.machine()
     members: list[tuple[str, Path | bytes]] = [(WEIGHTS_NAME, lowered.weights_file)]
     targets = []
     for name, library in lowered.libraries.items():
         level = CPU_TARGETS[name].level
         member = f"targets/cpu-{name}/model.so"
         members.append((member, library))
-        targets.append(Target(f"cpu:{name}", system, level.machine, name, lowered.libc, member))
-    runtime_library, license_text = _tvm_runtime()
-    folder = f"runtime/{system}-{machine}"
-    members += [
-        (f"{folder}/libtvm_runtime.so", runtime_library),
-        (f"{folder}/LICENSE", license_text),
-    ]
+        targets.append(Target(f"cpu:{name}", _SYSTEM, level.machine, name, lowered.libc, member))
+    runtimes = []
+    for runtime in _runtimes(lowered):
+        folder = f"runtime/{_SYSTEM}-{runtime.machine}"
+        files = (f"{folder}/libtvm_runtime.so", f"{folder}/LICENSE")
+        members += zip(files, (runtime.library, runtime.license), strict=True)
+        versions = _version("apache-tvm"), _version("apache-tvm-ffi")
+        runtimes.append(RuntimeLibrary(_SYSTEM, runtime.machine, *versions, *files))
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         model=model,
         contract=contract,
         entry=Entry(ENTRY_FUNCTION, lowered.inputs, sizes, lowered.weights, lowered.results),
         targets=tuple(targets),
-        runtimes=(
-            RuntimeLibrary(
-                system,
-                machine,
-                _version("apache-tvm"),
-                _version("apache-tvm-ffi"),
-                f"{folder}/libtvm_runtime.so",
-                f"{folder}/LICENSE",
-            ),
-        ),
+        runtimes=tuple(runtimes),
         provenance=Provenance(
             tcexport=_version("tcexport"),
             source=source,
@@ -95,14 +85,10 @@ def _version(package: str) -> str:
     return importlib.metadata.version(package)
 
 
-def _tvm_runtime() -> tuple[Path, Path]:
-    """TVM's runtime library and its licence, found without importing TVM."""
-    spec = importlib.util.find_spec("tvm")
-    if spec is None or spec.origin is None:
-        raise UsageError(
-            Diagnostic(
-                "TC011", "apache-tvm is not installed", tries=("pip install 'tcexport[export]'",)
-            )
-        )
-    folder = Path(spec.origin).parent
-    return folder / "lib" / "libtvm_runtime.so", folder / "LICENSE"
+def _runtimes(lowered: Lowered) -> list[TvmRuntime]:
+    return [tvm_runtime(machine) for machine in machines(lowered.libraries)]
+
+
+def machines(targets: Iterable[str]) -> list[str]:
+    """The machines that targets (by name) are for, each once, in order."""
+    return sorted({CPU_TARGETS[name].level.machine for name in targets})

@@ -21,7 +21,7 @@ from ..artifacts.container import publish
 from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
-from .bundle import assemble
+from .bundle import assemble, machines
 from .derive import Derived, derive, relocated, used_symbols
 from .eager import require_eager, same_numbers
 from .examples import AxisExprs, resized
@@ -33,6 +33,7 @@ from .signature import Bound, bind
 from .source import Source, source_in_memory
 from .trace import Trace, trace
 from .translate import substitute
+from .tvm_runtime import tvm_runtime
 from .verify import Checked, verify
 
 Progress = Callable[[str, "float | None"], None]
@@ -140,6 +141,8 @@ def _export(
 
     wanted = parse_targets(targets)
     _require_writable(path)
+    for machine in machines(target.name for target in wanted):
+        tvm_runtime(machine)  # what is missing is said before the work, not after it
     prepared = _prepare(source, dynamic)
     with stages("run the model"):
         _require_eager_answers(source.module, prepared)
