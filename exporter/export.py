@@ -168,7 +168,13 @@ def _export(
                 )
             with stages("verify against eager"):
                 verified = verify(
-                    draft, source.module, traced, derived.contract, derived.symbols, workdir
+                    draft,
+                    source.module,
+                    traced,
+                    derived.contract,
+                    derived.symbols,
+                    wanted,
+                    workdir,
                 )
             weights_size = lowered.weights_file.stat().st_size
             publish(draft, path)

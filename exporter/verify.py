@@ -7,6 +7,8 @@ shape, by dtype and by value. The example is run three times in a row, so that s
 from __future__ import annotations
 
 import json
+import os
+import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,9 +19,10 @@ from typing import Any
 import torch
 
 from ..artifacts.contract import Contract, TensorOutput, ValueSource
-from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.errors import BundleError, Diagnostic, ExportError
 from ..artifacts.expr import Expr, evaluate
 from ..artifacts.weights import Weight, read_weights, write_weights
+from ..lowering.targets import CpuTarget
 from .breaks import eager_failure
 from .eager import run_eager, same_numbers
 from .examples import axis_sizes, drawn, resized
@@ -32,8 +35,10 @@ _SECONDS = 900
 
 @dataclass(frozen=True)
 class Checked:
-    """One comparison: where, the largest absolute difference, or why it was not made."""
+    """One comparison: of which target, where, the largest absolute difference; or why it was not
+    made. Without ``sizes`` it is about the whole target."""
 
+    target: str
     why: str
     sizes: dict[str, int]
     error: float
@@ -53,12 +58,15 @@ def verify(
     traced: Trace,
     contract: Contract,
     symbols: Mapping[str, Expr],
+    targets: Sequence[CpuTarget],
     workdir: Path,
 ) -> tuple[Checked, ...]:
-    """Compare a finished bundle with the model at several sizes.
+    """Compare each binary of a finished bundle with the model at several sizes.
 
     Args:
         bundle: the file, under whatever name.
+        targets: what it holds binaries for; one that this machine cannot run is not compared, and
+            the answer says so.
         symbols: torch's symbols over the contract's dims.
         workdir: a folder for the tensors that are exchanged.
 
@@ -72,7 +80,7 @@ def verify(
         try:
             calls.append(_call_at(point, module, traced, contract))
         except _ModelFails as failure:
-            skipped.append(Checked(point.why, point.sizes, 0.0, str(failure)))
+            skipped.append(Checked("", point.why, point.sizes, 0.0, str(failure)))
     example = _example_call(module, traced, contract)
     if example is not None:
         calls += example
@@ -84,11 +92,24 @@ def verify(
                 notes=tuple(f"{each.sizes}: {each.skipped}" for each in skipped),
             )
         )
-    answers = _replay(bundle, calls, workdir)
-    checked = [
-        _compare(call, answer, contract) for call, answer in zip(calls, answers, strict=True)
-    ]
-    return (*_once_each(checked), *skipped)
+    _record(calls, workdir / "verify")
+    checked: list[Checked] = []
+    for target in targets:
+        try:
+            answers = _replay(bundle, len(calls), target, workdir / "verify")
+        except _NotHere as reason:
+            skipped.append(Checked(target.name, "not run", {}, 0.0, str(reason)))
+            continue
+        compared = [
+            _compare(call, answer, contract, target.name)
+            for call, answer in zip(calls, answers, strict=True)
+        ]
+        checked += _once_each(compared)
+    return (*checked, *skipped)
+
+
+class _NotHere(Exception):
+    """This machine cannot run the target's binary."""
 
 
 class _ModelFails(Exception):
@@ -166,8 +187,7 @@ def _example_call(module: torch.nn.Module, traced: Trace, contract: Contract) ->
     return [_Call(point, leaves, run_eager(module, traced.bound, leaves)) for _ in range(_REPEATS)]
 
 
-def _replay(bundle: Path, calls: Sequence[_Call], workdir: Path) -> list[dict[str, torch.Tensor]]:
-    folder = workdir / "verify"
+def _record(calls: Sequence[_Call], folder: Path) -> None:
     folder.mkdir()
     for number, call in enumerate(calls):
         tensors = {
@@ -177,24 +197,37 @@ def _replay(bundle: Path, calls: Sequence[_Call], workdir: Path) -> list[dict[st
         }
         write_weights(folder / f"{number}.inputs.safetensors", tensors)
     (folder / "calls.json").write_text(json.dumps({"count": len(calls)}))
+
+
+def _replay(
+    bundle: Path, count: int, target: CpuTarget, folder: Path
+) -> list[dict[str, torch.Tensor]]:
+    """The outputs of the recorded calls, run by the runtime in a process of its own."""
+    if target.level.machine != platform.machine():
+        raise _NotHere(f"this machine is a {platform.machine()}")
     module = "tcexport.runtime.replay"
     command = [sys.executable, "-m", module, str(bundle.resolve()), str(folder)]
+    environment = os.environ | {"TCEXPORT_CPU_LEVEL": target.level.name}
     try:
         # Not in the user's folder, whose files `-m` would make importable.
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, cwd=folder)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, cwd=folder, env=environment
+        )
     except subprocess.TimeoutExpired:
         raise ExportError(
             Diagnostic("TC503", f"the bundle did not answer within {_SECONDS} s")
         ) from None
+    if done.returncode == BundleError.exit_status and "[TC404]" in done.stderr:
+        raise _NotHere(f"this CPU lacks what {target.level.name} needs")
     if done.returncode != 0:
         raise ExportError(
             Diagnostic(
                 "TC504",
-                "the runtime could not run the finished bundle",
+                f"the runtime could not run the finished bundle (cpu:{target.name})",
                 notes=last_words(done.returncode, done.stderr),
             )
         )
-    files = [folder / f"{number}.outputs.safetensors" for number in range(len(calls))]
+    files = [folder / f"{number}.outputs.safetensors" for number in range(count)]
     return [
         {name: tensor_of(weight) for name, weight in read_weights(_mapped(file)).items()}
         for file in files
@@ -225,7 +258,9 @@ def last_words(status: int, stderr: str) -> tuple[str, ...]:
     return (ended, *stderr.strip().splitlines()[-6:])
 
 
-def _compare(call: _Call, answer: dict[str, torch.Tensor], contract: Contract) -> Checked:
+def _compare(
+    call: _Call, answer: dict[str, torch.Tensor], contract: Contract, target: str
+) -> Checked:
     worst = 0.0
     at = ", ".join(f"{name}={size}" for name, size in call.point.sizes.items()) or "the example"
     for index, (output, want) in enumerate(zip(contract.outputs, call.outputs, strict=True)):
@@ -241,9 +276,12 @@ def _compare(call: _Call, answer: dict[str, torch.Tensor], contract: Contract) -
                 else f"differs from eager by up to {error:.3g}"
             )
             raise ExportError(
-                Diagnostic("TC504", f"with {at} ({call.point.why}) the output {output.path} {kind}")
+                Diagnostic(
+                    "TC504",
+                    f"cpu:{target}: with {at} ({call.point.why}) the output {output.path} {kind}",
+                )
             )
-    return Checked(call.point.why, call.point.sizes, worst)
+    return Checked(target, call.point.why, call.point.sizes, worst)
 
 
 def _describe(tensor: torch.Tensor) -> str:

@@ -25,6 +25,7 @@ from ..artifacts.contract import (
     TensorOutput,
     leaves,
 )
+from ..artifacts.errors import TcexportError
 from ..artifacts.weights import Weight, read_weights, write_weights
 from .model import Model, load
 from .structure import builder
@@ -95,4 +96,8 @@ def _outputs(model: Model, result: Any) -> dict[str, np.ndarray | Weight]:
 
 
 if __name__ == "__main__":
-    replay(Path(sys.argv[1]), Path(sys.argv[2]))
+    try:
+        replay(Path(sys.argv[1]), Path(sys.argv[2]))
+    except TcexportError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_status)

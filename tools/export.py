@@ -93,14 +93,16 @@ def _print_summary(report: Report, verbose: bool) -> None:
     lines = dim_lines(report.dims)
     made = [each for each in report.verified if not each.skipped]
     if verbose:
-        lines += [f"{_point(each)}: error {each.error:.1e}" for each in made]
+        lines += [f"{each.target}, {_point(each)}: error {each.error:.1e}" for each in made]
     elif made:
         worst = max(each.error for each in made)
         within = f"within {worst:.1e}" if worst else "exactly"
-        lines.append(f"equals eager {within} at {'; '.join(_point(each) for each in made)}")
-    lines += [
-        f"{_point(each)}: not compared, {each.skipped}" for each in report.verified if each.skipped
-    ]
+        points = dict.fromkeys(_point(each) for each in made)
+        lines.append(f"equals eager {within} at {'; '.join(points)}")
+    for each in report.verified:
+        if each.skipped:
+            what = _point(each) if each.sizes else f"the binary for {each.target}"
+            lines.append(f"{what}: not compared with eager, {each.skipped}")
     lines.append(
         f"{size_text(report.size)} for {', '.join(report.targets)}, "
         f"of which weights {size_text(report.weights_size)}"
