@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..artifacts.contract import Contract, TensorOutput, ValueSource
-from ..artifacts.errors import BundleError, Diagnostic, ExportError
+from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, evaluate
 from ..artifacts.weights import Weight, read_weights, write_weights
 from ..lowering.targets import CpuTarget
@@ -71,8 +71,8 @@ def verify(
         workdir: a folder for the tensors that are exchanged.
 
     Raises:
-        ExportError: TC504, an output differs, with the sizes and the difference; TC503, the runtime
-            process failed.
+        ExportError: TC504, an output differs, with the sizes and the difference, or the runtime could
+            not run the file.
     """
     calls: list[_Call] = []
     skipped: list[Checked] = []
@@ -205,6 +205,8 @@ def _replay(
     """The outputs of the recorded calls, run by the runtime in a process of its own."""
     if target.level.machine != platform.machine():
         raise _NotHere(f"this machine is a {platform.machine()}")
+    unfit = folder / "unfit"
+    unfit.unlink(missing_ok=True)
     module = "tcexport.runtime.replay"
     command = [sys.executable, "-m", module, str(bundle.resolve()), str(folder)]
     environment = os.environ | {"TCEXPORT_CPU_LEVEL": target.level.name}
@@ -215,10 +217,10 @@ def _replay(
         )
     except subprocess.TimeoutExpired:
         raise ExportError(
-            Diagnostic("TC503", f"the bundle did not answer within {_SECONDS} s")
+            Diagnostic("TC504", f"the bundle did not answer within {_SECONDS} s")
         ) from None
-    if done.returncode == BundleError.exit_status and "[TC404]" in done.stderr:
-        raise _NotHere(f"this CPU lacks what {target.level.name} needs")
+    if unfit.exists():
+        raise _NotHere(unfit.read_text())
     if done.returncode != 0:
         raise ExportError(
             Diagnostic(

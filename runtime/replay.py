@@ -15,25 +15,35 @@ from typing import Any
 
 import numpy as np
 
+from ..artifacts.container import open_bundle
 from ..artifacts.contract import (
     AbsentNode,
     DictNode,
     Fixed,
     Leaf,
     NamedTupleNode,
-    TensorInput,
     TensorOutput,
     leaves,
 )
-from ..artifacts.errors import TcexportError
+from ..artifacts.errors import BundleError, TcexportError
 from ..artifacts.weights import Weight, read_weights, write_weights
+from .machine import choose_target, this_machine
 from .model import Model, load
 from .structure import builder
 from .tensors import WITHOUT_NUMPY, as_numpy_bits, from_bits
 
 
 def replay(bundle: Path, folder: Path) -> None:
-    """Make the calls recorded in ``folder`` and write their outputs there."""
+    """Make the calls recorded in ``folder`` and write their outputs there.
+
+    Where this machine has no use for the bundle's binaries, ``unfit`` says why, and no call is made.
+    """
+    with open_bundle(bundle) as opened:
+        try:
+            choose_target(opened.manifest.targets, this_machine(), bundle)
+        except BundleError as error:
+            (folder / "unfit").write_text(error.diagnostics[0].message)
+            return
     model = load(bundle)
     count = json.loads((folder / "calls.json").read_text())["count"]
     for number in range(count):
@@ -49,7 +59,7 @@ def _call(model: Model, recorded: dict[str, Weight]) -> Any:
         if isinstance(item, Fixed):
             values.append(item.value)
         else:
-            values.append(_argument(item, recorded[str(index)]))
+            values.append(_argument(recorded[str(index)]))
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     by_position = True
@@ -65,7 +75,7 @@ def _call(model: Model, recorded: dict[str, Weight]) -> Any:
     return model(*args, **kwargs)
 
 
-def _argument(item: TensorInput, recorded: Weight) -> Any:
+def _argument(recorded: Weight) -> Any:
     if recorded.dtype in WITHOUT_NUMPY:
         return from_bits(recorded.data, recorded.dtype)
     return recorded.data
