@@ -133,6 +133,33 @@ def evaluate(expr: Expr, dims: Mapping[str, int]) -> int:
     return _FOLD[expr[0]]([evaluate(operand, dims) for operand in expr[1:]])
 
 
+def line_of(expr: Expr, dim: str) -> tuple[int, int] | None:
+    """``(scale, offset)`` where an expression is ``scale*dim + offset``; None where it is no line.
+
+    Decided by the form, not by trying values: divisions are never lines.
+    """
+    if isinstance(expr, int):
+        return 0, expr
+    if isinstance(expr, str):
+        return (1, 0) if expr == dim else None
+    op, operands = expr[0], expr[1:]
+    parts = [line_of(operand, dim) for operand in operands]
+    lines = [part for part in parts if part is not None]
+    if len(lines) != len(parts) or op not in ("+", "-", "*"):
+        return None
+    scale, offset = lines[0]
+    for other_scale, other_offset in lines[1:]:
+        if op == "+":
+            scale, offset = scale + other_scale, offset + other_offset
+        elif op == "-":
+            scale, offset = scale - other_scale, offset - other_offset
+        elif scale and other_scale:
+            return None
+        else:
+            scale, offset = scale * other_offset + other_scale * offset, offset * other_offset
+    return scale, offset
+
+
 _PRECEDENCE = {"or": 1, "and": 2, "not": 3, **dict.fromkeys(COMPARISONS, 4)}
 _PRECEDENCE |= {"+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
 

@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 import torch
 
 from ..artifacts.errors import Diagnostic, UsageError
-from ..artifacts.expr import Expr, ExprError, dims_of, evaluate, render
+from ..artifacts.expr import Expr, ExprError, dims_of, evaluate, line_of, render
 from ..artifacts.names import suggestions
 from .options import DimRequest, is_dim_name
+from .translate import substitute
 
 AxisName: TypeAlias = "str | int | None"
 Axes: TypeAlias = "Mapping[str, tuple[AxisName, ...]]"
@@ -292,21 +293,14 @@ def dim_sizes(axes: Axes, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]
 
 
 def _solve(expr: Expr, dim: str, size: int, sizes: Mapping[str, int]) -> int | None:
-    """The one size >= 0 of ``dim`` for which a growing linear expression is ``size``; else None."""
-
-    def at(value: int) -> int:
-        return evaluate(expr, {**sizes, dim: value})
-
-    try:
-        offset, scale = at(0), at(1) - at(0)
-        if scale < 1 or (size - offset) % scale or size < offset:
-            return None
-        solved = (size - offset) // scale
-        # Two more points tell a line from what merely begins like one (n*n, n//2).
-        linear = all(at(value) == offset + scale * value for value in (2, 1009))
-        return solved if linear and at(solved) == size else None
-    except ExprError:
+    """The one size >= 0 of ``dim`` for which a growing line over it is ``size``; else None."""
+    line = line_of(substitute(expr, sizes), dim)
+    if line is None:
         return None
+    scale, offset = line
+    if scale < 1 or (size - offset) % scale or size < offset:
+        return None
+    return (size - offset) // scale
 
 
 def dim_names(axes: Axes) -> list[str]:

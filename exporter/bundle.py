@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 ENTRY_FUNCTION = "main"
 _SYSTEM = "linux"
-_PINNED = ("torch", "apache-tvm", "apache-tvm-ffi", "numpy", "sympy")
+# What decides what a bundle holds.
+_PINNED = ("torch", "apache-tvm", "apache-tvm-ffi", "numpy", "sympy", "z3-solver")
 
 
 def assemble(
