@@ -219,16 +219,18 @@ class IndexGuard(_Data, frozen=True):
 
 
 class ComputedGuard(_Data, frozen=True):
-    """Indices that the model computes, which the compiled code looks at before it uses them.
+    """What only the compiled code can look at: indices that the model computes, or an assertion on
+    values. It is known to the compiled code by its place in the contract.
 
-    ``size`` is how many there are to choose from (None: it depends on data); ``wraps`` says that
-    -size..-1 count from the end. A guard is known to the compiled code by its place in the contract.
+    For indices, ``size`` is how many there are to choose from (None: it depends on data), and
+    ``wraps`` says that -size..-1 count from the end. For an assertion, ``what`` is its message.
     """
 
     what: str
     size: Any
     wraps: bool
     origin: Origin
+    assertion: bool = False
 
 
 class Contract(_Data, frozen=True):
@@ -357,6 +359,13 @@ def checked(contract: Contract) -> Contract:
         ),
         outputs=tuple(_checked_output(output, expr) for output in contract.outputs),
     )
+
+
+def child_path(parent: str, key: str | int) -> str:
+    """The path of an entry of a dict: ``batch.ids``, ``batch[3]``, ``batch['a b']``."""
+    if isinstance(key, str) and key.isidentifier():
+        return f"{parent}.{key}"
+    return f"{parent}[{key!r}]"
 
 
 def _checked_parts(guard: IndexGuard, item: TensorInput, expr: Any) -> tuple[Part, ...]:

@@ -1,7 +1,7 @@
 """The arguments of one call as data: bound to ``forward``, with a path for every leaf.
 
 The contract, the trace and the runtime all speak of arguments by the same paths: ``input_ids``,
-``batch.ids``, ``xs[0]``. They are made here and nowhere else.
+``batch.ids``, ``xs[0]``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ..artifacts.contract import (
     Node,
     Parameter,
     TupleNode,
+    child_path,
 )
 from ..artifacts.errors import Diagnostic, Location, UsageError
 from ..lowering.locations import location_of_frames
@@ -146,13 +147,6 @@ def _bound_arguments(
 
 def _is_plain(value: Any) -> bool:
     return type(value) in PLAIN_TYPES
-
-
-def child_path(parent: str, key: str | int) -> str:
-    """The path of an entry of a dict: ``batch.ids``, ``batch[3]``, ``batch['a b']``."""
-    if isinstance(key, str) and key.isidentifier():
-        return f"{parent}.{key}"
-    return f"{parent}[{key!r}]"
 
 
 def _structure(value: Any, path: str, leaves: list[tuple[str, Any]]) -> Node:

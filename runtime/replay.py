@@ -16,20 +16,12 @@ from typing import Any
 import numpy as np
 
 from ..artifacts.container import open_bundle
-from ..artifacts.contract import (
-    AbsentNode,
-    DictNode,
-    Fixed,
-    Leaf,
-    NamedTupleNode,
-    TensorOutput,
-    leaves,
-)
+from ..artifacts.contract import Fixed, TensorOutput
 from ..artifacts.errors import BundleError, TcexportError
 from ..artifacts.weights import Weight, read_weights, write_weights
 from .machine import choose_target, this_machine
 from .model import Model, load
-from .structure import builder
+from .structure import call_of, leaves_of
 from .tensors import WITHOUT_NUMPY, as_numpy_bits, from_bits
 
 
@@ -54,24 +46,11 @@ def replay(bundle: Path, folder: Path) -> None:
 
 
 def _call(model: Model, recorded: dict[str, Weight]) -> Any:
-    values: list[Any] = []
-    for index, item in enumerate(model.contract.inputs):
-        if isinstance(item, Fixed):
-            values.append(item.value)
-        else:
-            values.append(_argument(recorded[str(index)]))
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    by_position = True
-    for parameter in model.contract.parameters:
-        if isinstance(parameter.structure, AbsentNode):
-            by_position = False
-            continue
-        value = builder(parameter.structure)(values)
-        if by_position and parameter.kind != "keyword":
-            args.append(value)
-        else:
-            kwargs[parameter.name] = value
+    values = [
+        item.value if isinstance(item, Fixed) else _argument(recorded[str(index)])
+        for index, item in enumerate(model.contract.inputs)
+    ]
+    args, kwargs = call_of(model.contract, values)
     return model(*args, **kwargs)
 
 
@@ -82,19 +61,7 @@ def _argument(recorded: Weight) -> Any:
 
 
 def _outputs(model: Model, result: Any) -> dict[str, np.ndarray | Weight]:
-    flat: list[Any] = [None] * len(leaves(model.contract.result))
-
-    def walk(node: Any, value: Any) -> None:
-        if isinstance(node, Leaf):
-            flat[node.index] = value
-            return
-        parts = [value[key] for key in node.keys] if isinstance(node, DictNode) else list(value)
-        if isinstance(node, NamedTupleNode):
-            parts = [getattr(value, field) for field in node.fields]
-        for item, part in zip(node.items, parts, strict=True):
-            walk(item, part)
-
-    walk(model.contract.result, result)
+    flat = leaves_of(model.contract.result, result)
     found: dict[str, np.ndarray | Weight] = {}
     for index, output in enumerate(model.contract.outputs):
         if isinstance(output, TensorOutput):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..artifacts.contract import (
@@ -17,6 +17,7 @@ from ..artifacts.contract import (
     NamedTupleNode,
     Parameter,
     TupleNode,
+    child_path,
     leaves,
 )
 from ..artifacts.errors import Diagnostic, GuardError
@@ -96,7 +97,7 @@ def _flatten(node: Any, value: Any, path: str, flat: list[Any], contract: Contra
             found = f"got keys {', '.join(map(repr, value))}" if value else "got no keys"
             _refuse(path, found, f"needs {_shape_of(node)}", contract)
         for key, item in zip(node.keys, node.items, strict=True):
-            _flatten(item, value[key], _key_path(path, key), flat, contract)
+            _flatten(item, value[key], child_path(path, key), flat, contract)
         return
     if isinstance(node, NamedTupleNode):
         fits = isinstance(value, tuple) and getattr(value, "_fields", None) == node.fields
@@ -112,12 +113,6 @@ def _flatten(node: Any, value: Any, path: str, flat: list[Any], contract: Contra
         _refuse(path, f"got {len(value)} items", f"needs {len(node.items)}", contract)
     for index, (item, part) in enumerate(zip(node.items, value, strict=True)):
         _flatten(item, part, f"{path}[{index}]", flat, contract)
-
-
-def _key_path(path: str, key: str | int) -> str:
-    if isinstance(key, str) and key.isidentifier():
-        return f"{path}.{key}"
-    return f"{path}[{key!r}]"
 
 
 def _kind(value: Any) -> str:
@@ -162,6 +157,48 @@ def _refuse(path: str, got: str, needs: str, contract: Contract) -> NoReturn:
         got=got.removeprefix("got "),
         needs=needs.removeprefix("needs "),
     )
+
+
+def call_of(
+    contract: Contract, values: Sequence[Any], given: Collection[int] | None = None
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call, by position as far as can be, from the values of its leaves.
+
+    Args:
+        given: the leaves that were given, by index (None: all). An optional parameter of which none
+            was is left out.
+    """
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    by_position = True
+    for parameter in contract.parameters:
+        below = leaves(parameter.structure)
+        left_out = parameter.optional and given is not None and not set(below) & set(given)
+        if left_out or isinstance(parameter.structure, AbsentNode):
+            by_position = False
+            continue
+        value = builder(parameter.structure)(values)
+        if by_position and parameter.kind != "keyword":
+            args.append(value)
+        else:
+            kwargs[parameter.name] = value
+    return args, kwargs
+
+
+def leaves_of(node: Any, value: Any) -> list[Any]:
+    """The leaves of a result of the structure ``node``, by their index."""
+    found: dict[int, Any] = {}
+
+    def walk(node: Any, value: Any) -> None:
+        if isinstance(node, Leaf):
+            found[node.index] = value
+            return
+        parts = [value[key] for key in node.keys] if isinstance(node, DictNode) else list(value)
+        for item, part in zip(node.items, parts, strict=True):
+            walk(item, part)
+
+    walk(node, value)
+    return [found[index] for index in sorted(found)]
 
 
 def builder(node: Any) -> Callable[[Sequence[Any]], Any]:

@@ -14,15 +14,9 @@ import click
 
 from ..artifacts.container import open_bundle
 from ..artifacts.contract import (
-    AbsentNode,
     Contract,
-    DictNode,
     Fixed,
-    Leaf,
-    ListNode,
-    Node,
     TensorInput,
-    leaves,
 )
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.names import suggestions
@@ -188,32 +182,13 @@ def call_arguments(
         raise UsageError(
             Diagnostic("TC302", f"missing inputs: {listed}", tries=_try_inputs(contract))
         )
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    by_position = True
-    for parameter in contract.parameters:
-        below = [paths[index] for index in leaves(parameter.structure)]
-        left_out = parameter.optional and not any(path in values for path in below)
-        if left_out or isinstance(parameter.structure, AbsentNode):
-            by_position = False
-        elif by_position and parameter.kind != "keyword":
-            args.append(_build(parameter.structure, contract, values))
-        else:
-            kwargs[parameter.name] = _build(parameter.structure, contract, values)
-    return args, kwargs
+    from ..runtime.structure import call_of
 
-
-def _build(node: Node, contract: Contract, values: Mapping[str, Any]) -> Any:
-    if isinstance(node, Leaf):
-        found = contract.inputs[node.index]
-        return values.get(found.path, found.value if isinstance(found, Fixed) else None)
-    if isinstance(node, AbsentNode):
-        raise TypeError("an absent parameter has no value")
-    items = [_build(item, contract, values) for item in node.items]
-    if isinstance(node, DictNode):
-        return dict(zip(node.keys, items, strict=True))
-    # A tuple is what the bundle knows of a named tuple: its class stayed at home.
-    return items if isinstance(node, ListNode) else tuple(items)
+    leaf_values = [
+        values.get(each.path, each.value if isinstance(each, Fixed) else None)
+        for each in contract.inputs
+    ]
+    return call_of(contract, leaf_values, {paths.index(path) for path in values})
 
 
 def _try_inputs(contract: Contract) -> tuple[str, ...]:
@@ -230,18 +205,11 @@ def _try_inputs(contract: Contract) -> tuple[str, ...]:
 
 def _named_outputs(contract: Contract, result: Any) -> Iterator[tuple[str, Any]]:
     """The leaves of a result with their paths, in order."""
+    from ..runtime.structure import leaves_of
 
-    def walk(node: Node, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(node, Leaf):
-            yield contract.outputs[node.index].path or "output", value
-        elif isinstance(node, DictNode):
-            for key, item in zip(node.keys, node.items, strict=True):
-                yield from walk(item, value[key])
-        elif not isinstance(node, AbsentNode):
-            for index, item in enumerate(node.items):
-                yield from walk(item, value[index])
-
-    yield from walk(contract.result, result)
+    flat = leaves_of(contract.result, result)
+    for output, value in zip(contract.outputs, flat, strict=True):
+        yield output.path or "output", value
 
 
 def _summary(path: str, value: Any) -> str:
