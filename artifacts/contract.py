@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from .errors import Location
-from .expr import Expr, ExprError, dims_of, from_data, is_logic
+from .expr import Expr, ExprError, from_data, is_logic
 
 Plain: TypeAlias = "None | bool | int | float | str"
 PLAIN_TYPES: tuple[type, ...] = (type(None), bool, int, float, str)
@@ -411,15 +411,3 @@ def _check_fixed(item: Fixed) -> None:
         return
     if Fixed.of(item.path, value) != item:
         raise ContractError(f"{item.path}: bad fixed value")
-
-
-def free_dims(contract: Contract) -> frozenset[str]:
-    """The dims that any shape or guard of the contract uses."""
-    used: set[str] = set()
-    for item in contract.inputs:
-        if isinstance(item, TensorInput):
-            for size in item.shape:
-                used |= dims_of(size)
-    for guard in contract.guards:
-        used |= dims_of(guard.expr)
-    return frozenset(used)
