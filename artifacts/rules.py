@@ -163,6 +163,112 @@ _rule(
     "Make it an input, or a constant of the model.",
 )
 _rule(
+    "TC107",
+    "number read from a tensor",
+    "`.item()`, `.tolist()`, `int(tensor)` or an index made of a tensor gives Python numbers that "
+    "the graph cannot hold.",
+    "The numbers of the example would be the numbers of every call.",
+    "Keep it a tensor: `x > x.mean()`; `torch.where`, `torch.index_select` and `torch.gather` take "
+    "tensors. A size that is read with `.item()` can be kept with `torch._check(n >= 0)` after it.",
+)
+_rule(
+    "TC108",
+    "numpy call",
+    "A function of numpy is called that has no counterpart which a trace can take in its place.",
+    "numpy computes now, outside of the graph; a bundle has no numpy in it.",
+    "Use the function of the same name in torch: `torch.fft.fft` for `np.fft.fft`.",
+)
+_rule(
+    "TC109",
+    "C function",
+    "A builtin or a function of a C extension is called that a trace cannot look into.",
+    "Its result would be frozen, or its effect lost.",
+    "Call it in `__init__` if its arguments are known there, and keep the result; or write it with "
+    "torch.",
+)
+_rule(
+    "TC110",
+    "output during a call",
+    "`forward` prints, logs or warns.",
+    "It happens at export; a bundle is silent.",
+    "Nothing, if that is fine. Otherwise return the value and print it outside.",
+    'note[TC110] print() happens at export only, not when the bundle is called',
+)
+_rule(
+    "TC111",
+    "file, network or process",
+    "`forward` opens a file, a connection or a process, itself or through a library.",
+    "A bundle holds tensors and code for them; what it would read may be gone, what it would write "
+    "would not be written.",
+    "Read files in `__init__`. Write and send outside, from the results.",
+)
+_rule(
+    "TC112",
+    "saving during a call",
+    "`forward` calls torch.save, torch.load or pickle.",
+    "Nothing of it can be in the graph.",
+    "Return the tensor, and save it outside.",
+)
+_rule(
+    "TC113",
+    "write around the trace",
+    "`forward` writes to a tensor through `.data`, which autograd and the trace do not see.",
+    "torch.export takes it without a word and drops the write: a wrong answer.",
+    "Compute a new tensor: `y = y + 1`, not `y.data.add_(1)`.",
+)
+_rule(
+    "TC114",
+    "clock read",
+    "`forward` reads the time.",
+    "The time of the export would be the time of every call.",
+    "Take the time as an input.",
+)
+_rule(
+    "TC115",
+    "mode baked in",
+    "`forward` asks for training mode, grad mode, autocast or `requires_grad`.",
+    "The arm taken at export is the only one in the bundle: eval mode, no grad.",
+    "Nothing, if that is the arm meant.",
+    "note[TC115] training (False) was asked at export: the answer is kept",
+)
+_rule(
+    "TC116",
+    "layout baked in",
+    "`forward` asks whether a tensor is contiguous, or for its strides.",
+    "The arm for contiguous tensors is the only one in the bundle. It is the right one at every "
+    "call: an input that is not contiguous is copied first.",
+    "Nothing, if both arms give the same numbers.",
+)
+_rule(
+    "TC117",
+    "trace differs from the model",
+    "The traced program, run op by op, does not give the numbers of the model itself.",
+    "torch.export took something that it cannot represent.",
+    "Look for what forward does beside computing with tensors: state, caches, `.data`, views of "
+    "numpy arrays.",
+)
+_rule(
+    "TC118",
+    "context manager",
+    "`forward` enters a context manager that a trace cannot look into.",
+    "What it does on entry and exit would be lost.",
+    "Enter it outside of `forward`, or write what it does into the model.",
+)
+_rule(
+    "TC119",
+    "generator",
+    "`forward` uses a generator in a way that a trace cannot follow.",
+    "Its position is state that the graph does not hold.",
+    "Use a list.",
+)
+_rule(
+    "TC120",
+    "custom op or autograd function",
+    "`forward` calls an op of its own, or a torch.autograd.Function, that a trace cannot take.",
+    "The graph would hold a name that nothing can compute.",
+    "Write it with torch's own ops.",
+)
+_rule(
     "TC190",
     "tracing failed",
     "torch.export failed in a way that has no page of its own.",
@@ -277,6 +383,13 @@ _rule(
     "A tensor lies on a device that this bundle, as loaded, cannot read.",
     "No copies between devices are made behind your back.",
     "Move the tensor to the CPU first.",
+)
+_rule(
+    "TC311",
+    "assertion failed",
+    "An assertion of the model on the values of its tensors does not hold for this call.",
+    "The model itself would have raised.",
+    "See the line named; give values for which it holds.",
 )
 _rule(
     "TC401",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import linecache
 import re
 import traceback
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch._dynamo.exc import (
     InternalTorchDynamoError,
     ObservedException,
@@ -17,19 +23,48 @@ from torch._dynamo.exc import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..artifacts.errors import Diagnostic, Location
-from ..lowering.locations import location_of_frames, user_location
+from ..lowering.locations import is_library, location_of_frames, shown_file
+from .families import FAMILIES, Family, classify_function, tries_for
+
+Frames = Sequence["tuple[str, int]"]
 
 _DATA = re.compile(r"data.dependent", re.IGNORECASE)
 _HINT = re.compile(r"^\s*Hint:\s*(?P<hint>.+)$", re.MULTILINE)
 _EXPLANATION = re.compile(r"^\s*Explanation:\s*(?P<text>.+)$", re.MULTILINE)
-# Hints of torch that are about torch.compile at run time, or about torch itself.
-_NOT_OURS = (
-    "torch.compile",
-    "torch._dynamo",
-    "fullgraph",
-    "file an issue",
-    "report",
-    "graph break",
+_CONTEXT = re.compile(r"^\s*Developer debug context:\s*(?P<text>.+)$", re.MULTILINE)
+_FUNCTION = re.compile(r"module: (?P<module>[^,]*), qualname: (?P<name>[^,]*)")
+_BUILTIN = re.compile(r"builtin operator `(?P<name>\w+)`")
+# Names that are torch's alone, and hints about torch.compile at run time or about torch itself.
+_INTERNAL = re.compile(r"\b(?:s|u|zuf|zf)\d+\b|L\[|flat_args|Dynamo|torch\.compile|torch\._dynamo")
+_NOT_OURS = ("fullgraph", "file an issue", "report", "graph break", "allow_in_graph", "fundamental")
+
+_BY_KIND: tuple[tuple[str, str], ...] = (
+    ("Data-dependent assertion", "assert"),
+    ("assert with non-string", "assert"),
+    ("Data-dependent branching", "branch"),
+    ("unsupported index(Tensor)", "number"),
+    ("Dynamic slicing with Tensor", "number"),
+    ("non-scalar tensor", "number"),
+    ("Tensor.item()", "number"),
+    ("Tensor.tolist()", "number"),
+    ("nb_int_impl", "number"),
+    ("nb_float_impl", "number"),
+    ("repr() on tensor", "number"),
+    ("ndarray", "numpy"),
+    ("numpy", "numpy"),
+    ("NumPy", "numpy"),
+    ("tensor data attribute", "data"),
+    ("Tensor.random_ op", "random"),
+    ("random.Random()", "random"),
+    ("contextlib", "context"),
+    ("context manager", "context"),
+    ("generator", "generator"),
+    ("autograd.Function", "custom"),
+    ("custom jvp", "custom"),
+    ("custom vjp", "custom"),
+    ("Operator does not support running with fake tensors", "custom"),
+    ("non-PT2-compliant op", "custom"),
+    ("no meta kernel", "custom"),
 )
 
 
@@ -40,40 +75,43 @@ def explain_failure(error: BaseException) -> tuple[Diagnostic, bool]:
         The diagnostic, and False where torch's tracer itself broke, so that another way of tracing
         may succeed on the same model.
     """
-    data = isinstance(error, GuardOnDataDependentSymNode) or _is_data_dependent(error)
-    where = _where(error)
-    if data:
-        return (
-            Diagnostic(
-                "TC102",
-                "a branch depends on the values of a tensor",
-                location=where,
-                notes=_explanation(error),
-                tries=("torch.where for values, torch.cond for whole blocks",),
-            ),
-            True,
-        )
+    frames = _frames(error)
+    if isinstance(error, GuardOnDataDependentSymNode) or _is_data_dependent(error):
+        return explain_break("Data-dependent branching", str(error), frames), True
     if isinstance(error, Unsupported):
-        return (
-            Diagnostic(
-                "TC101",
-                f"graph break: {_first_line(error)}",
-                location=where,
-                notes=_explanation(error),
-                tries=_hints(error),
-            ),
-            True,
-        )
+        return explain_break(error.gb_type or _first_line(error), str(error), frames), True
+    if "is mutated in the forward method" in str(error):
+        return _diagnostic(FAMILIES["data"], "", frames), True
     models = isinstance(error, (UserError, TorchRuntimeError, ObservedException))
     models = models or not isinstance(error, (TorchDynamoException, InternalTorchDynamoError))
     return (
         Diagnostic(
             "TC190",
             f"torch.export failed: {_first_line(error)}",
-            location=where,
+            location=location_of_frames(frames),
             notes=(f"{type(error).__module__}.{type(error).__name__}",),
         ),
         models and isinstance(error, (UserError, TorchRuntimeError)),
+    )
+
+
+def explain_break(kind: str, message: str, frames: Frames) -> Diagnostic:
+    """One graph break as a diagnostic.
+
+    Args:
+        kind: torch's short name for it (``gb_type``, https://meta-pytorch.org/compile-graph-break-site).
+        message: torch's message, of which the parts about the model are kept.
+        frames: (file, line), outermost first.
+    """
+    family, what = _family(kind, message, frames)
+    if family is not None:
+        return _diagnostic(family, what, frames)
+    return Diagnostic(
+        "TC101",
+        f"graph break: {kind[:1].lower() + kind[1:]}",
+        location=location_of_frames(frames),
+        notes=(*_explanation(kind, message), *_library_line(frames)),
+        tries=_hints(message),
     )
 
 
@@ -83,20 +121,95 @@ def eager_failure(error: BaseException) -> tuple[str, Location | None]:
     return f"{type(error).__name__}: {_first_line(error)}", location_of_frames(frames)
 
 
+def _diagnostic(family: Family, what: str, frames: Frames) -> Diagnostic:
+    return Diagnostic(
+        family.code,
+        family.message.format(what=what),
+        location=location_of_frames(frames),
+        notes=_library_line(frames),
+        tries=tries_for(family, what),
+        severity=family.severity,
+    )
+
+
+def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str]:
+    location = location_of_frames(frames)
+    text = location.text if location is not None else ""
+    if "marked as skipped" in kind:
+        context = _CONTEXT.search(message)
+        function = _FUNCTION.search(context["text"]) if context else None
+        if function is not None:
+            found, what = classify_function(function["module"], function["name"])
+            if found == "c" and not _is_in_c(context["text"] if context else ""):
+                return None, ""
+            return FAMILIES[found], what
+    builtin = _BUILTIN.search(message)
+    if builtin is not None and builtin["name"] == "open":
+        return FAMILIES["files"], "open()"
+    for part, name in _BY_KIND:
+        if part in kind:
+            if name == "branch" and _compares_masks(frames):
+                name = "causal"
+            return FAMILIES[name], text
+    return None, ""
+
+
+def _is_in_c(context: str) -> bool:
+    return "C extension" in context or "builtin" in context
+
+
+def _compares_masks(frames: Frames) -> bool:
+    """Whether nn.TransformerEncoder or its decoder found out by looking whether a mask is causal."""
+    files = [Path(file).as_posix() for file, _ in frames]
+    through = [file.endswith("torch/nn/modules/transformer.py") for file in files]
+    if not any(through):
+        return False
+    file, line = frames[-1]
+    return files[-1].endswith("torch/nn/modules/activation.py") or "causal" in _line(file, line)
+
+
+def _line(file: str, number: int) -> str:
+    return linecache.getline(file, number).strip()
+
+
+def _library_line(frames: Frames) -> tuple[str, ...]:
+    """Where in a library the cause lies, when the user's line only leads there."""
+    own = [index for index, frame in enumerate(frames) if not is_library(frame[0])]
+    inner = [frame for frame in frames[own[-1] + 1 :] if _is_telling(frame[0])] if own else []
+    if not inner:
+        return ()
+    file, number = inner[-1]
+    return (f"it happens in {shown_file(file)}:{number}   {_line(file, number)}",)
+
+
+def _is_telling(file: str) -> bool:
+    parts = Path(file).parts
+    if file.startswith("<"):
+        return False
+    return "torch" not in parts or parts[parts.index("torch") + 1] in ("nn", "distributions")
+
+
 def _is_data_dependent(error: BaseException) -> bool:
     kind = getattr(error, "gb_type", None) or getattr(error, "case_name", None) or ""
     return bool(_DATA.search(str(kind))) or isinstance(error.__cause__, GuardOnDataDependentSymNode)
 
 
-def _where(error: BaseException) -> Location | None:
+def _frames(error: BaseException) -> list[tuple[str, int]]:
     stack: Any = getattr(error, "real_stack", None)
     if stack:
-        return location_of_frames([(frame.filename, frame.lineno or 0) for frame in stack])
-    found = user_location(str(error))
-    if found is not None:
+        return [(frame.filename, frame.lineno or 0) for frame in stack]
+    found = frames_in(str(error))
+    if found:
         return found
-    frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
-    return location_of_frames(frames)
+    return [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
+
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
+
+
+def frames_in(text: str) -> list[tuple[str, int]]:
+    """The frames of a traceback that torch has put into a message."""
+    return [(match["file"], int(match["line"])) for match in _FRAME.finditer(text)]
 
 
 def _first_line(error: BaseException) -> str:
@@ -104,11 +217,27 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _explanation(error: BaseException) -> tuple[str, ...]:
-    match = _EXPLANATION.search(str(error))
-    return (match["text"].strip(),) if match else ()
+@cache
+def _registry() -> dict[str, str]:
+    """torch's own list of breaks: the explanation of each kind."""
+    path = Path(torch.__file__).parent / "_dynamo" / "graph_break_registry.json"
+    entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {each[-1]["Gb_type"]: each[-1]["Explanation"] for each in entries.values() if each}
 
 
-def _hints(error: BaseException) -> tuple[str, ...]:
-    hints = [match["hint"].strip() for match in _HINT.finditer(str(error))]
-    return tuple(hint for hint in hints if not any(word in hint.lower() for word in _NOT_OURS))
+def _explanation(kind: str, message: str) -> tuple[str, ...]:
+    match = _EXPLANATION.search(message)
+    text = match["text"].strip() if match else _registry().get(kind, "")
+    text = text.replace("Dynamo", "the tracer")
+    return (text,) if text and "{" not in text and not _INTERNAL.search(text) else ()
+
+
+def _hints(message: str) -> tuple[str, ...]:
+    hints = [match["hint"].strip() for match in _HINT.finditer(message)]
+    return tuple(
+        dict.fromkeys(
+            hint
+            for hint in hints
+            if not _INTERNAL.search(hint) and not any(word in hint.lower() for word in _NOT_OURS)
+        )
+    )

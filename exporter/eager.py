@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..artifacts.errors import Diagnostic, UsageError
-from .breaks import eager_failure
 from .examples import contiguous_clone
 from .signature import Bound
+from .written import Written, tensors_of
 
 
 def run_eager(module: torch.nn.Module, bound: Bound, leaves: Sequence[Any]) -> list[Any]:
-    """The flat outputs of one call on clones of ``leaves``; the module's buffers stay as they were.
+    """The flat outputs of one call on clones of ``leaves``; the module's tensors stay as they were.
 
     Whatever the model raises comes through.
     """
@@ -23,31 +22,14 @@ def run_eager(module: torch.nn.Module, bound: Bound, leaves: Sequence[Any]) -> l
     if len(flat) != len(leaves):
         raise ValueError(f"{len(leaves)} leaves for {len(flat)} arguments")
     args, kwargs = pytree.tree_unflatten([contiguous_clone(leaf) for leaf in leaves], spec)
-    before = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
+    written = Written(tensors_of(module), lambda: None)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), written:
             result = module(*args, **kwargs)
+            outputs = [contiguous_clone(value) for value in pytree.tree_leaves(result)]
     finally:
-        for buffer, version, saved in before:
-            if buffer._version != version:
-                with torch.no_grad():
-                    buffer.copy_(saved)
-    return [contiguous_clone(value) for value in pytree.tree_leaves(result)]
-
-
-def require_eager(module: torch.nn.Module, bound: Bound) -> list[Any]:
-    """The outputs on the example itself.
-
-    Raises:
-        UsageError: TC009, the model fails on its own example.
-    """
-    try:
-        return run_eager(module, bound, [leaf for _, leaf in bound.leaves])
-    except Exception as error:
-        message, where = eager_failure(error)
-        raise UsageError(
-            Diagnostic("TC009", f"the model failed on the example inputs: {message}", where)
-        ) from error
+        written.restore()
+    return outputs
 
 
 def same_numbers(got: torch.Tensor, want: torch.Tensor) -> tuple[bool, float]:

@@ -23,14 +23,16 @@ from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
 from .derive import Derived, derive, relocated, used_symbols
-from .eager import require_eager, same_numbers
 from .examples import AxisExprs, resized
+from .faithful import require_faithful
 from .ones import Retrace
 from .options import DimRequest, dynamic_from_python, parse_targets
 from .prove import Span
 from .ranges import Request
+from .rehearse import Rehearsal, refusal, rehearse
 from .signature import Bound, bind
 from .source import Source, source_in_memory
+from .state import preserved
 from .trace import Trace, trace
 from .translate import substitute
 from .tvm_runtime import tvm_runtime
@@ -144,9 +146,7 @@ def _export(
     for machine in machines(target.name for target in wanted):
         tvm_runtime(machine)  # what is missing is said before the work, not after it
     prepared = _prepare(source, dynamic)
-    with stages("run the model"):
-        _require_eager_answers(source.module, prepared)
-    traced, derived = _trace_and_derive(source, prepared, narrow, stages)
+    traced, derived, notes = _trace_and_derive(source, prepared, narrow, stages)
     contract = relocated(derived.contract, _displayer(source))
     with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
         workdir = Path(folder)
@@ -188,7 +188,7 @@ def _export(
         dims=contract.dims,
         targets=tuple(f"cpu:{target.name}" for target in wanted),
         contract=contract,
-        notes=_relocated_notes(derived.notes, source),
+        notes=_relocated_notes(notes, source),
         verified=verified,
         stages=tuple(stages.done),
     )
@@ -209,11 +209,9 @@ def check(
     stages = _Stages(progress)
     with _in_the_users_words(source):
         prepared = _prepare(source, dynamic)
-        with stages("run the model"):
-            _require_eager_answers(source.module, prepared)
-        _, derived = _trace_and_derive(source, prepared, narrow, stages)
+        _, derived, notes = _trace_and_derive(source, prepared, narrow, stages)
     contract = relocated(derived.contract, _displayer(source))
-    notes = _relocated_notes(derived.notes, source)
+    notes = _relocated_notes(notes, source)
     return CheckReport(contract.dims, contract, notes, tuple(stages.done))
 
 
@@ -301,41 +299,40 @@ def _require_eval_mode(module: torch.nn.Module) -> None:
         )
 
 
-def _require_eager_answers(module: torch.nn.Module, prepared: _Prepared) -> None:
-    """The example must run, twice with the same answer.
-
-    Raises:
-        UsageError: TC009. ExportError: TC105.
-    """
-    first = require_eager(module, prepared.bound)
-    second = require_eager(module, prepared.bound)
-    for position, (a, b) in enumerate(zip(first, second, strict=False)):
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            same, error = same_numbers(b, a)
-        else:
-            same, error = type(a) is type(b) and a == b, float("nan")
-        if not same or len(first) != len(second):
-            raise ExportError(
-                Diagnostic(
-                    "TC105",
-                    f"two calls with the same inputs differ (output {position}, by {error:.3g})",
-                    notes=("the model draws random numbers, or remembers earlier calls",),
-                )
-            )
-
-
 def _trace_and_derive(
     source: Source, prepared: _Prepared, narrow: bool, stages: _Stages
-) -> tuple[Trace, Derived]:
+) -> tuple[Trace, Derived, tuple[Diagnostic, ...]]:
+    """The trace and its contract, with notes. The user's objects are afterwards as before."""
+    with preserved(source.module):
+        with stages("run the model"):
+            rehearsal = rehearse(source.module, prepared.bound)
+        return _traced(source, prepared, narrow, stages, rehearsal)
+
+
+def _traced(
+    source: Source, prepared: _Prepared, narrow: bool, stages: _Stages, rehearsal: Rehearsal
+) -> tuple[Trace, Derived, tuple[Diagnostic, ...]]:
     try:
-        with stages("trace"):
+        with stages("trace"), preserved(source.module):
             traced = _trace(source, prepared)
+    except ExportError as error:
+        if all(each.code in _RANGES for each in error.diagnostics):
+            raise ExportError(_with_tries(error, source, prepared)) from error
+        raise refusal(error, source.module, prepared.bound, rehearsal) from error
+    if rehearsal.errors:
+        raise ExportError((*rehearsal.errors, *rehearsal.notes))
+    with stages("compare the trace with the model"):
+        require_faithful(source.module, traced, rehearsal.suspects)
+    try:
         with stages("derive the contract"):
             retrace = _retracer(source, traced, prepared.requests)
             derived = derive(traced, prepared.requests, retrace, narrow=narrow)
     except ExportError as error:
         raise ExportError(_with_tries(error, source, prepared)) from error
-    return traced, derived
+    return traced, derived, (*rehearsal.notes, *derived.notes)
+
+
+_RANGES = ("TC201", "TC210")  # refusals of a range, not of the model
 
 
 def _trace(source: Source, prepared: _Prepared) -> Trace:
@@ -372,7 +369,7 @@ def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) ->
 
 def _with_tries(error: ExportError, source: Source, prepared: _Prepared) -> tuple[Diagnostic, ...]:
     """A refused range with a ``--dynamic`` that was tried: traced again, and proved."""
-    if not all(each.code in ("TC210", "TC201") for each in error.diagnostics):
+    if not all(each.code in _RANGES for each in error.diagnostics):
         return error.diagnostics
     try:
         traced = _trace(source, prepared)

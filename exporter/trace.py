@@ -8,6 +8,7 @@ environment; `assumptions` reads it from there, directly after the trace.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,17 @@ from .examples import AxisExprs, resized
 from .lines import recording_lines
 from .ranges import Request
 from .signature import Bound
+
+# Functions that a trace leaves out: they give nothing to compute with, and are reported.
+IGNORED = {
+    print,
+    warnings.warn,
+    *(
+        getattr(place, name)
+        for place in (logging, logging.Logger)
+        for name in ("debug", "info", "warning", "error", "exception", "critical", "log")
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -95,8 +107,8 @@ def trace(
     program, strict = _export(module, args, kwargs, dynamic)
     placeholders = _placeholders(program, leaves)
     paths = dict(zip(placeholders, (path for path, _ in bound.leaves), strict=True))
-    with recording_lines():
-        program = decompose(program, paths)
+    with _tracing():
+        program = _decomposed(program, paths)
     return Trace(
         program,
         bound,
@@ -106,6 +118,15 @@ def trace(
         dict(sizes),
         strict,
     )
+
+
+def _decomposed(program: ExportedProgram, paths: Mapping[str, str]) -> ExportedProgram:
+    try:
+        return decompose(program, paths)
+    except ExportError:
+        raise
+    except Exception as error:  # torch's own passes find only now what the trace let through
+        raise ExportError(explain_failure(error)[0]) from error
 
 
 def _traceable_sizes(sizes: Mapping[str, int], requests: Mapping[str, Request]) -> dict[str, int]:
@@ -183,8 +204,13 @@ def _tracing() -> Iterator[None]:
             shape_config.patch(backed_size_oblivious=True, use_duck_shape=False),
             # The cache compares strides when it answers, which leaves guards like seq != 1 that
             # nothing in the model asked for.
-            torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
+            torch._dynamo.config.patch(
+                fake_tensor_cache_enabled=False, ignore_logging_functions=IGNORED
+            ),
             recording_lines(),
+            # What the model prints was printed when it was run; torch prints graphs of failures.
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
         ):
             warnings.simplefilter("ignore")
             yield

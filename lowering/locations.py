@@ -31,12 +31,21 @@ def location_of_frames(frames: Sequence[tuple[str, int]]) -> Location | None:
     """The same for frames given as (file, line), outermost first; None where there are none."""
     if not frames:
         return None
-    own = [frame for frame in frames if not _is_library(frame[0])]
+    own = [frame for frame in frames if not is_library(frame[0])]
     own = own or [frame for frame in frames if not _is_machinery(frame[0])]
     if not own:
         return None
     file, line = own[-1]
     return Location(file, line, linecache.getline(file, line).strip())
+
+
+def shown_file(file: str) -> str:
+    """A library's file as it is known everywhere: from where packages are installed."""
+    parts = Path(file).parts
+    for marker in ("site-packages", "dist-packages"):
+        if marker in parts:
+            return "/".join(parts[parts.index(marker) + 1 :])
+    return Path(file).name
 
 
 _MACHINERY = frozenset(
@@ -48,14 +57,18 @@ _MACHINERY = frozenset(
 
 
 def _is_machinery(file: str) -> bool:
-    """Torch's own tracing, which says nothing about a model."""
+    """Torch's own tracing, and this package, which say nothing about a model."""
+    if any(Path(file).is_relative_to(folder) for folder in _own_folders()):
+        return True
     parts = Path(file).parts
     if "torch" not in parts[:-1]:
         return file.startswith("<")
     return parts[parts.index("torch") + 1] in _MACHINERY
 
 
-def _is_library(file: str) -> bool:
+@cache
+def is_library(file: str) -> bool:
+    """Whether a source file is not the user's: installed, generated, of Python, or of this package."""
     if file.startswith("<"):  # generated code
         return True
     path = Path(file)
@@ -66,6 +79,12 @@ def _is_library(file: str) -> bool:
 
 @cache
 def _library_folders() -> tuple[Path, ...]:
+    standard = (Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+    return (*standard, *_own_folders())
+
+
+@cache
+def _own_folders() -> tuple[Path, ...]:
     package = Path(__file__).parents[1]
-    own = [package / room for room in ("artifacts", "exporter", "lowering", "runtime", "tools")]
-    return (*(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")), *own)
+    rooms = ("artifacts", "exporter", "lowering", "runtime", "tools")
+    return tuple(package / room for room in rooms)

@@ -1,0 +1,274 @@
+"""The kinds of things that a trace cannot keep: what each is called, and how it is mended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Family:
+    """``message`` is filled with what was found; ``tries`` are things to type."""
+
+    code: str
+    message: str
+    tries: tuple[str, ...] = ()
+    severity: str = "error"
+
+
+FAMILIES: dict[str, Family] = {
+    "branch": Family(
+        "TC102",
+        "a branch depends on the values of a tensor",
+        ("torch.where(condition, a, b) for values", "torch.cond(condition, f, g, (x,)) for blocks"),
+    ),
+    "causal": Family(
+        "TC102",
+        "the layer compares the values of the mask to find out whether it is causal",
+        ("pass is_causal=True for a causal mask, is_causal=False for any other",),
+    ),
+    "assert": Family(
+        "TC102",
+        "an assertion depends on the values of a tensor",
+        ("remove it, or torch._check(condition) on a number from .item()",),
+    ),
+    "number": Family(
+        "TC107",
+        "{what} turns a tensor into Python numbers",
+        ("keep it a tensor: x > x.mean(), not x > x.mean().item()",),
+    ),
+    "numpy": Family(
+        "TC108",
+        "{what} is numpy, which cannot be part of the graph",
+        ("{torch}",),
+    ),
+    "c": Family(
+        "TC109",
+        "{what} is a C function that cannot be part of the graph",
+        ("call it in __init__ and keep the result: self.value = …", "write it with torch"),
+    ),
+    "output": Family(
+        "TC110",
+        "{what} happens at export only, not when the bundle is called",
+        severity="note",
+    ),
+    "files": Family(
+        "TC111",
+        "{what}: a call reaches outside of the model",
+        ("read files in __init__", "do it before or after the call, on its inputs or results"),
+    ),
+    "saving": Family(
+        "TC112",
+        "{what}() during a call cannot be part of the graph",
+        ("return the tensor, and save it outside",),
+    ),
+    "data": Family(
+        "TC113",
+        "a write through .data steps around the trace and would be lost",
+        ("compute a new tensor: y = y + 1, not y.data.add_(1)",),
+    ),
+    "clock": Family(
+        "TC114",
+        "{what} reads the clock, and the time of the export would be kept",
+        ("take the time as an input: def forward(self, x, now)",),
+    ),
+    "random": Family(
+        "TC105",
+        "{what} draws random numbers, and those of the export would be kept",
+        ("take the random tensor as an input: def forward(self, x, noise)",),
+    ),
+    "environment": Family(
+        "TC106",
+        "{what} was read at export and is kept as it was then",
+        ("an argument of __init__ makes it part of the model",),
+        severity="note",
+    ),
+    "machine": Family(
+        "TC106",
+        "{what} was asked of the exporting machine, and the answer is kept",
+        ("an argument of __init__ makes it part of the model",),
+        severity="note",
+    ),
+    "mode": Family(
+        "TC115",
+        "{what} was asked at export: the answer is kept",
+        severity="note",
+    ),
+    "layout": Family(
+        "TC116",
+        "{what} was asked of a contiguous tensor: inputs of a bundle are made contiguous first, "
+        "so the same answer holds at every call",
+        severity="note",
+    ),
+    "context": Family(
+        "TC118",
+        "{what} is a context manager that cannot be part of the graph",
+        ("enter it outside of forward, or write what it does into the model",),
+    ),
+    "generator": Family(
+        "TC119",
+        "{what} is a generator that cannot be part of the graph",
+        ("a list: [f(x) for x in xs]",),
+    ),
+    "custom": Family(
+        "TC120",
+        "{what} is an op of its own that cannot be part of the graph",
+        ("write it with torch's own ops",),
+    ),
+}
+
+_CLOCK = {
+    "time": {
+        "time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns",
+        "process_time", "process_time_ns", "thread_time", "thread_time_ns", "localtime", "gmtime",
+        "ctime", "strftime", "asctime", "clock_gettime",
+    },
+    "datetime": {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"},
+}  # fmt: skip
+_RANDOM = ("random", "_random", "numpy.random", "secrets", "uuid")
+_FILES_OF = (
+    "io",
+    "_io",
+    "os",
+    "posix",
+    "pathlib",
+    "socket",
+    "_socket",
+    "urllib",
+    "http",
+    "subprocess",
+)
+_LOGGING = {"debug", "info", "warning", "warn", "error", "exception", "critical", "log"}
+_LAYOUT = {"is_contiguous", "stride", "storage_offset", "data_ptr"}
+_MODES = {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled"}
+_MACHINE = {
+    ("torch.cuda", "is_available"),
+    ("torch.cuda", "device_count"),
+    ("torch.cuda", "get_device_capability"),
+    ("torch", "get_num_threads"),
+    ("torch", "get_default_dtype"),
+    ("torch", "get_default_device"),
+    ("platform", "machine"),
+    ("platform", "system"),
+    ("platform", "node"),
+    ("posix", "cpu_count"),
+    ("posix", "getpid"),
+    ("posix", "getcwd"),
+    ("os", "cpu_count"),
+    ("_socket", "gethostname"),
+    ("socket", "gethostname"),
+}
+_SAVING = {
+    ("torch.serialization", "save"),
+    ("torch.serialization", "load"),
+    ("torch.jit._serialization", "save"),
+    ("_pickle", "dump"),
+    ("_pickle", "dumps"),
+    ("_pickle", "load"),
+    ("_pickle", "loads"),
+}
+
+
+def classify_call(module: str, name: str, owner: Any) -> tuple[str, str] | None:
+    """The family of a function that the user's code calls, and what to call it; None where it is
+    none of those that are told by their name.
+
+    Args:
+        module: where the function says it is from.
+        name: its qualified name.
+        owner: what it is bound to.
+    """
+    short = name.rpartition(".")[2]
+    if isinstance(owner, torch.Tensor):
+        if short in ("numpy", "__array__"):
+            return "numpy", f"Tensor.{short}()"
+        return ("layout", f"{short}()") if short in _LAYOUT else None
+    if isinstance(owner, type) and owner.__module__ == "datetime":
+        module = "datetime"
+    if name in _CLOCK.get(module, ()):
+        return "clock", f"{module}.{name}()"
+    if module.partition(".")[0] == "numpy" and not short.startswith("_"):
+        public = [part for part in module.split(".") if not part.startswith("_")]
+        return "numpy", f"{'.'.join(public)}.{name}()"
+    if module == "builtins" and name == "print":
+        return "output", "print()"
+    if module in ("_warnings", "warnings") and name == "warn":
+        return "output", "warnings.warn()"
+    if module == "logging" and short in _LOGGING:
+        return "output", f"logging: {short}()"
+    if short in ("write", "writelines") and owner is not None and _is_standard_stream(owner):
+        return "output", f"{short}() to the terminal"
+    if short in _MODES and _is_torchs(module, owner):
+        return "mode", f"torch.{short}()"
+    if (module, name) in _MACHINE or (_is_torchs(module, owner) and ("torch", name) in _MACHINE):
+        shown = {"posix": "os", "_socket": "socket"}.get(module, module or "torch")
+        return "machine", f"{shown}.{name}()"
+    if (module, name) in _SAVING:
+        return "saving", f"{module.lstrip('_').partition('.')[0]}.{name}"
+    return None
+
+
+def tries_for(family: Family, what: str) -> tuple[str, ...]:
+    """What to type in place of what was found."""
+    return tuple(attempt.format(torch=_in_torch(what)) for attempt in family.tries)
+
+
+def _in_torch(what: str) -> str:
+    """``torch.fft.fft`` for ``numpy.fft.fft()``, where there is one."""
+    path = what.removesuffix("()").split(".")[1:]
+    value: Any = torch
+    for part in path:
+        value = getattr(value, part, None)
+    if what.startswith("numpy.") and value is not None:
+        return f"torch.{'.'.join(path)}"
+    return "the function of the same name in torch"
+
+
+def classify_function(module: str, name: str) -> tuple[str, str]:
+    """The family of a function that Dynamo does not follow, told by where it is from."""
+    found = classify_call(module, name, None)
+    if found is not None:
+        return found
+    known = bool(module) and not module.startswith("<")
+    shown = f"{module.lstrip('_')}.{name}" if known and module != "builtins" else name
+    root = module.partition(".")[0]
+    if module.startswith(_RANDOM) or name.startswith(("Random.", "SystemRandom.", "RandomState.")):
+        return "random", f"{shown}()"
+    if root in _FILES_OF or name == "open":
+        return "files", f"{shown}()"
+    return "c", f"{shown}()"
+
+
+def _is_standard_stream(owner: Any) -> bool:
+    return owner in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+
+
+def _is_torchs(module: str, owner: Any) -> bool:
+    return module.startswith("torch") or (not module and owner is None)
+
+
+_FILES = {"open", "os.remove", "os.rename", "os.mkdir", "os.listdir", "os.scandir", "os.truncate"}
+_OUTSIDE = ("socket.connect", "socket.getaddrinfo", "urllib.", "http.", "ftplib.", "smtplib.")
+_PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.spawn")
+
+
+def classify_event(event: str, arguments: tuple[Any, ...]) -> tuple[str, str] | None:
+    """The same for an audit event (https://docs.python.org/3/library/audit_events.html)."""
+    if event in _FILES:
+        path = arguments[0] if arguments else ""
+        if isinstance(path, int) or path is None:
+            return None
+        shown = os.fsdecode(path) if isinstance(path, (str, bytes)) else str(path)
+        if event == "open" and shown.endswith((".py", ".pyc", ".so")):
+            return None
+        verb = "open" if event == "open" else event
+        return "files", f"{verb}({shown!r})"
+    if event.startswith(_OUTSIDE):
+        return "files", f"the network ({event})"
+    if event.startswith(_PROCESSES):
+        return "files", f"another process ({event})"
+    return None

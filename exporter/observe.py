@@ -1,0 +1,297 @@
+"""One call of the model with everything noted that a trace would lose or freeze.
+
+Four witnesses, none enough alone: Python's profiler (every call that the user's own lines make),
+its audit events (files, sockets and processes, however deep), a snapshot of the Python state, and
+a watch on the memory of tensors. Where state changed, the call is made once more, line by line, to
+find the line that changed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..artifacts.errors import Location
+from ..lowering.locations import is_library
+from .families import classify_call, classify_event
+from .reach import names_in, reach
+from .state import Change, Snapshot, same
+from .written import Write, Written, tensors_of
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a call did beside computing. ``family``: a key of `families.FAMILIES`;
+    ``what`` fills its message."""
+
+    family: str
+    what: str
+    location: Location | None
+
+
+@dataclass(frozen=True)
+class Observed:
+    """``result``: what the call gave; ``changes`` with the line of each, where it was found;
+    ``executed``: the user's functions that ran."""
+
+    result: Any
+    events: tuple[Event, ...]
+    changes: tuple[tuple[Change, Location | None], ...]
+    writes: tuple[Write, ...]
+    executed: frozenset[types.CodeType]
+
+
+def observe(
+    module: torch.nn.Module, call: Callable[[], Any], inputs: Mapping[str, torch.Tensor]
+) -> Observed:
+    """Make one call and say what else it did. Afterwards everything is as it was before.
+
+    Args:
+        call: calls the module on inputs of its own.
+        inputs: the tensors that ``call`` passes, by path.
+    """
+    snapshot = Snapshot(module)
+    written = Written({**inputs, **tensors_of(module)}, _here)
+    watch = _Watch()
+    functions = reach(module).functions
+    mode: Any = contextlib.nullcontext()
+    if any({"data", "numpy"} & names_in(code) for code in functions):
+        mode = _TensorAccess(watch, written)
+    try:
+        with written, mode, _auditing(watch), _profiling(watch):
+            result = call()
+        changes = snapshot.changes()
+        writes = written.writes()
+        lines: dict[int, Location] = {}
+        if changes:
+            snapshot.restore()
+            written.restore()
+            with written, contextlib.suppress(Exception):  # the first call is the one that counts
+                lines = _lines_of(changes, call)
+    finally:
+        snapshot.restore()
+        written.restore()
+    located = tuple((change, lines.get(index)) for index, change in enumerate(changes))
+    return Observed(
+        result,
+        tuple(dict.fromkeys(watch.events)),
+        located,
+        tuple(writes),
+        frozenset(watch.executed),
+    )
+
+
+# --- where the user's code is ---------------------------------------------------------------------
+
+
+def _users_frame(frame: types.FrameType | None) -> types.FrameType | None:
+    """The nearest frame of the user's code, outwards, that a call of the model has made."""
+    while frame is not None and frame.f_code.co_filename != __file__:
+        if not is_library(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _location(frame: types.FrameType) -> Location:
+    file = frame.f_code.co_filename
+    return Location(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
+
+
+def _here() -> Location | None:
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            return _location(frame)
+        if frame.f_code.co_filename == __file__:
+            return None
+        frame = frame.f_back
+    return None
+
+
+# --- the witnesses --------------------------------------------------------------------------------
+
+
+class _Watch:
+    """Collects the events of one call."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.executed: set[types.CodeType] = set()
+
+    def note(self, family: str, what: str, frame: types.FrameType) -> None:
+        self.events.append(Event(family, what, _location(frame)))
+
+    def profile(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        """What `sys.setprofile` calls: for every call, of Python and of C functions."""
+        if event == "c_call":
+            if is_library(frame.f_code.co_filename):
+                return
+            found = classify_call(
+                getattr(argument, "__module__", None) or "",
+                argument.__qualname__,
+                getattr(argument, "__self__", None),
+            )
+            if found is not None:
+                self.note(*found, frame)
+        elif event == "call" and not is_library(frame.f_code.co_filename):
+            self.executed.add(frame.f_code)
+        elif event == "call":
+            caller = frame.f_back
+            name = frame.f_code.co_name
+            if caller is None or (is_library(caller.f_code.co_filename) and name != "__getitem__"):
+                return
+            module = frame.f_globals.get("__name__", "")
+            if module == "os" and name == "__getitem__":
+                users = _users_frame(_outside_of_os(frame))
+                if users is not None:
+                    self.note("environment", f"os.environ[{frame.f_locals.get('key')!r}]", users)
+            elif not is_library(caller.f_code.co_filename):
+                found = classify_call(module, name, None)
+                if found is not None:
+                    self.note(*found, caller)
+
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """What `sys.addaudithook` calls."""
+        found = classify_event(event, arguments)
+        if found is None:
+            return
+        frame = sys._getframe(2)
+        users = _users_frame(frame)
+        if users is not None and not _is_importing(frame, users):
+            self.note(*found, users)
+
+
+def _outside_of_os(frame: types.FrameType) -> types.FrameType | None:
+    """The caller of a read of the environment, or None where a library reads it."""
+    caller = frame.f_back
+    while caller is not None and caller.f_globals.get("__name__") in ("os", "collections.abc"):
+        caller = caller.f_back
+    if caller is None or is_library(caller.f_code.co_filename):
+        return None
+    return caller
+
+
+def _is_importing(frame: types.FrameType | None, end: types.FrameType) -> bool:
+    """Whether Python itself is reading source files: for an import, or to show a line."""
+    while frame is not None and frame is not end:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        if frame.f_globals.get("__name__") in ("linecache", "tokenize", "inspect"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_auditor: list[_Watch] = []
+_hooked = False
+
+
+@contextlib.contextmanager
+def _auditing(watch: _Watch) -> Iterator[None]:
+    """An audit hook cannot be taken off again: one is put on for good, and sleeps."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_hear)
+        _hooked = True
+    _auditor.append(watch)
+    try:
+        yield
+    finally:
+        _auditor.remove(watch)
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if _auditor:
+        _auditor[-1].audit(event, arguments)
+
+
+@contextlib.contextmanager
+def _profiling(watch: _Watch) -> Iterator[None]:
+    before = sys.getprofile()
+    sys.setprofile(watch.profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+class _TensorAccess(TorchFunctionMode):
+    """Follows what comes from ``.data``, which a trace does not: writing to it is noted."""
+
+    def __init__(self, watch: _Watch, written: Written) -> None:
+        super().__init__()
+        self._watch = watch
+        self._written = written
+        self._loose: dict[int, torch.Tensor] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        first = args[0] if args else None
+        name = getattr(func, "__name__", "")
+        data = torch.Tensor.data
+        if func == data.__set__ or (id(first) in self._loose and _writes(name)):
+            frame = _users_frame(sys._getframe(1))
+            if frame is not None:
+                self._watch.note("data", "", frame)
+        if name in ("numpy", "__array__", "data_ptr") and isinstance(first, torch.Tensor):
+            self._written.save(first)
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and isinstance(first, torch.Tensor):
+            is_view = id(first) in self._loose and (
+                result.untyped_storage()._cdata == first.untyped_storage()._cdata
+            )
+            if func == data.__get__ or is_view:
+                self._loose[id(result)] = result
+        return result
+
+
+def _writes(name: str) -> bool:
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name in ("__setitem__", "__set__") or name.startswith("__i")
+
+
+# --- the line that changed something --------------------------------------------------------------
+
+
+def _lines_of(changes: Sequence[Change], call: Callable[[], Any]) -> dict[int, Location]:
+    """For each change, by its index, the user's line after which it was first to be seen."""
+    found: dict[int, Location] = {}
+    values = [change.slot.read().get(change.key) for change in changes]
+    last: list[Location | None] = [None]
+
+    def look() -> None:
+        for index, change in enumerate(changes):
+            if index in found or last[0] is None:
+                continue
+            if not same(values[index], change.slot.read().get(change.key)):
+                found[index] = last[0]
+
+    def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
+        if is_library(frame.f_code.co_filename):
+            return None
+        look()
+        if event == "return":
+            caller = _users_frame(frame.f_back)
+            last[0] = _location(caller) if caller is not None else None
+        else:
+            last[0] = _location(frame)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return found

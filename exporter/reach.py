@@ -1,0 +1,141 @@
+"""What the user's own code can reach: the functions that a model may run, and the names they use.
+
+Starting from the methods of the model's parts, functions, classes and modules that are the user's
+are followed through globals and closures. Library code is the border: it is not looked into.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..lowering.locations import is_library
+
+
+@dataclass
+class Reached:
+    """``functions`` by their code; ``globals``: (a module's namespace, its name, a name in it);
+    ``cells``: closure cells by the name of their variable; ``classes``: the user's classes."""
+
+    functions: dict[types.CodeType, types.FunctionType] = field(default_factory=dict)
+    globals: dict[tuple[int, str], tuple[dict[str, Any], str]] = field(default_factory=dict)
+    cells: dict[int, tuple[types.CellType, str]] = field(default_factory=dict)
+    classes: dict[int, type] = field(default_factory=dict)
+
+
+def reach(module: torch.nn.Module) -> Reached:
+    """Everything that a call of ``module`` may run or name, as far as it is the user's."""
+    found = Reached()
+    for part in module.modules():
+        for base in type(part).__mro__:
+            _visit(base, found)
+        for value in vars(part).values():
+            _visit(value, found)
+        for hooks in (part._forward_hooks, part._forward_pre_hooks):
+            for hook in hooks.values():
+                _visit(hook, found)
+    return found
+
+
+def names_in(code: types.CodeType) -> set[str]:
+    """The names of globals and attributes in a function and in those defined inside of it."""
+    names = set(code.co_names)
+    for inner in codes_in(code):
+        names.update(inner.co_names)
+    return names
+
+
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code and that of all functions defined inside of it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_in(constant)
+
+
+def _visit(value: Any, found: Reached) -> None:
+    for function in _functions_of(value):
+        _visit_function(function, found)
+    if isinstance(value, type) and _is_users(value):
+        _visit_class(value, found)
+
+
+def _functions_of(value: Any) -> Iterator[types.FunctionType]:
+    """The Python functions behind a value that can be called."""
+    seen = 0
+    while value is not None and seen < 16:
+        seen += 1
+        if isinstance(value, (types.MethodType, staticmethod, classmethod)):
+            value = value.__func__
+        elif isinstance(value, property):
+            for each in (value.fget, value.fset):
+                yield from _functions_of(each)
+            return
+        elif isinstance(value, functools.partial):
+            value = value.func
+        elif isinstance(value, types.FunctionType):
+            yield value
+            value = getattr(value, "__wrapped__", None)
+        elif hasattr(type(value), "__wrapped__") or hasattr(value, "__wrapped__"):
+            value = value.__wrapped__  # functools.lru_cache
+        else:
+            return
+
+
+def _visit_function(function: types.FunctionType, found: Reached) -> None:
+    code = function.__code__
+    if code in found.functions or is_library(code.co_filename):
+        return
+    found.functions[code] = function
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        found.cells.setdefault(id(cell), (cell, name))
+        try:
+            _visit(cell.cell_contents, found)
+        except ValueError:  # not filled yet
+            continue
+    names = names_in(code)
+    namespace = function.__globals__
+    for name in sorted(names & namespace.keys()):
+        _visit_name(namespace, name, names, found)
+
+
+def _visit_name(namespace: dict[str, Any], name: str, names: set[str], found: Reached) -> None:
+    key = (id(namespace), name)
+    if key in found.globals:
+        return
+    value = namespace[name]
+    if isinstance(value, types.ModuleType):
+        if not is_library(getattr(value, "__file__", None) or "<built in>"):
+            for inner in sorted(names & vars(value).keys()):
+                _visit_name(vars(value), inner, names, found)
+        return
+    found.globals[key] = (namespace, name)
+    _visit(value, found)
+    kind = type(value)
+    if not isinstance(value, type) and _is_users(kind):
+        _visit_class(kind, found)
+
+
+def _visit_class(kind: type, found: Reached) -> None:
+    for base in kind.__mro__:
+        if id(base) in found.classes or not _is_users(base):
+            continue
+        found.classes[id(base)] = base
+        for member in list(vars(base).values()):
+            for function in _functions_of(member):
+                _visit_function(function, found)
+
+
+def _is_users(kind: type) -> bool:
+    """Whether a class is defined in the user's code: told by its module's file."""
+    home = sys.modules.get(kind.__module__)
+    if home is None:
+        functions = [each for each in vars(kind).values() if isinstance(each, types.FunctionType)]
+        return any(not is_library(each.__code__.co_filename) for each in functions)
+    return not is_library(getattr(home, "__file__", None) or "<built in>")

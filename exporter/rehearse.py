@@ -1,0 +1,227 @@
+"""Before the trace: what the model does beside computing, from calls of the model itself.
+
+What a trace would lose or freeze is refused here, with the user's line, whether torch notices it or
+not; what it keeps as it was at export is reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..artifacts.errors import Diagnostic, ExportError, Location, UsageError
+from .breaks import eager_failure
+from .collect import collect_breaks, merged
+from .eager import run_eager, same_numbers
+from .examples import contiguous_clone
+from .families import FAMILIES, tries_for
+from .modes import mode_reads
+from .observe import Observed, observe
+from .signature import Bound
+from .state import Change, preserved
+from .trace import IGNORED
+from .written import tensors_of
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """``errors`` refuse the export; ``notes`` go into its report; ``suspects`` are what a trace
+    may have taken well, and what is to blame where its answers are wrong."""
+
+    errors: tuple[Diagnostic, ...]
+    notes: tuple[Diagnostic, ...]
+    suspects: tuple[Diagnostic, ...]
+
+
+def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
+    """Call the model once under observation, and twice more with other random seeds.
+
+    The further calls are left out where the first one is refused already: what it did to files or
+    to the network is not done again.
+
+    Raises:
+        UsageError: TC009, the model fails on its own example.
+    """
+    leaves = [contiguous_clone(leaf) for _, leaf in bound.leaves]
+    _, spec = pytree.tree_flatten((bound.args, bound.kwargs))
+    inputs = {
+        path: leaf
+        for (path, _), leaf in zip(bound.leaves, leaves, strict=True)
+        if isinstance(leaf, torch.Tensor)
+    }
+
+    def call() -> Any:
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        with torch.no_grad():
+            return module(*args, **kwargs)
+
+    try:
+        observed = observe(module, call, inputs)
+    except Exception as error:  # whatever the user's model raises
+        message, where = eager_failure(error)
+        raise UsageError(
+            Diagnostic("TC009", f"the model failed on the example inputs: {message}", where)
+        ) from error
+    found = _judged(observed, module, inputs)
+    if not found.errors:
+        first = [contiguous_clone(value) for value in pytree.tree_leaves(observed.result)]
+        _require_same_answers(module, bound, first)
+    return found
+
+
+def refusal(
+    error: ExportError, module: torch.nn.Module, bound: Bound, rehearsal: Rehearsal
+) -> ExportError:
+    """A failed trace with everything else that is to be mended: one run names all."""
+    found = [*error.diagnostics, *rehearsal.errors]
+    if any(each.code.startswith("TC1") for each in error.diagnostics):
+        leaves = [contiguous_clone(leaf) for _, leaf in bound.leaves]
+        _, spec = pytree.tree_flatten((bound.args, bound.kwargs))
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        with preserved(module), _buffers_kept(module):
+            found += collect_breaks(module, args, kwargs, IGNORED)
+    errors = merged(found)
+    return ExportError((*errors, *rehearsal.notes))
+
+
+@contextlib.contextmanager
+def _buffers_kept(module: torch.nn.Module) -> Any:
+    """Every tensor of the model is afterwards what it was. (Dynamo runs under no dispatch mode.)"""
+    tensors = list(tensors_of(module).values())
+    saved = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, before in zip(tensors, saved, strict=True):
+                if tensor.shape == before.shape and not torch.equal(tensor, before):
+                    tensor.copy_(before)
+
+
+def _judged(
+    observed: Observed, module: torch.nn.Module, inputs: dict[str, torch.Tensor]
+) -> Rehearsal:
+    found: list[Diagnostic] = []
+    suspects: list[Diagnostic] = []
+    for event in observed.events:
+        family = FAMILIES[event.family]
+        (suspects if event.family == "numpy" else found).append(
+            Diagnostic(
+                family.code,
+                family.message.format(what=event.what),
+                event.location,
+                tries=tries_for(family, event.what),
+                severity=family.severity,
+            )
+        )
+    found += [_state_diagnostic(change, location) for change, location in observed.changes]
+    for write in observed.writes:
+        if write.name in inputs:
+            found.append(input_write(write.name, write.location))
+        else:
+            found.append(buffer_write(write.name, write.location))
+    found += mode_reads(observed.executed, module)
+    errors = merged([each for each in found if each.severity == "error"])
+    notes = merged([each for each in found if each.severity != "error"])
+    return Rehearsal(tuple(errors), tuple(notes), tuple(merged(sorted(suspects, key=_of_tensors))))
+
+
+def _of_tensors(suspect: Diagnostic) -> bool:
+    return suspect.message.startswith("Tensor.")
+
+
+def input_write(path: str, location: Location | None) -> Diagnostic:
+    return Diagnostic(
+        "TC104",
+        f"the model writes to its input {path}",
+        location,
+        tries=(f"write to a copy: {path}.clone()",),
+    )
+
+
+def buffer_write(name: str, location: Location | None) -> Diagnostic:
+    return Diagnostic(
+        "TC103",
+        f"the model writes to {name}, and the next call would not see it",
+        location,
+        tries=(f"take {name} as an input and return the new value",),
+    )
+
+
+def _state_diagnostic(change: Change, location: Location | None) -> Diagnostic:
+    if change.kind == "random":
+        family = FAMILIES["random"]
+        what = {"random": "Python's random", "torch.random": "torch", "numpy.random": "numpy"}
+        named = what.get(change.path, change.path)
+        return Diagnostic(
+            family.code, family.message.format(what=named), location, tries=family.tries
+        )
+    if change.kind == "items":
+        message = f"a call changes what is in {change.path}, and the next call would not see it"
+    elif change.kind == "state":
+        message = f"a call moves {change.path} on, and the next call would not see it"
+    else:
+        shown = f"from {change.before} to {change.after}"
+        name = f"the global {change.path}" if change.kind == "global" else change.path
+        message = f"a call changes {name} {shown}, and the next call would not see it"
+    if change.before == "None" or change.before == "nothing":
+        tries: tuple[str, ...] = (f"compute it in __init__ and only read {change.path} in forward",)
+    else:
+        tries = (f"take {change.path} as an input and return the new value",)
+    return Diagnostic("TC103", message, location, tries=tries)
+
+
+def _require_same_answers(module: torch.nn.Module, bound: Bound, first: Sequence[Any]) -> None:
+    """Two more calls, one after the other, under other seeds: nothing may show in the answers.
+
+    Raises:
+        ExportError: TC105.
+    """
+    leaves = [leaf for _, leaf in bound.leaves]
+    with preserved(module), contextlib.redirect_stdout(io.StringIO()):
+        for seed in (1, 2):
+            _seed(seed)
+            again = run_eager(module, bound, leaves)
+            difference = differing(first, again)
+            if difference is not None:
+                position, error = difference
+                raise ExportError(
+                    Diagnostic(
+                        "TC105",
+                        f"two calls with the same inputs differ (output {position}, by {error:.3g})",
+                        notes=(
+                            "no line was seen to draw random numbers or to keep state: what makes "
+                            "the difference is outside of Python",
+                        ),
+                    )
+                )
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+
+
+def differing(want: Sequence[Any], got: Sequence[Any]) -> tuple[int, float] | None:
+    """The first of some flat outputs that is another, and by how much."""
+    if len(want) != len(got):
+        return min(len(want), len(got)), float("inf")
+    for position, (a, b) in enumerate(zip(want, got, strict=True)):
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            same, error = same_numbers(b, a)
+        else:
+            same, error = type(a) is type(b) and a == b, float("nan")
+        if not same:
+            return position, error
+    return None
