@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import venv
@@ -14,6 +15,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MODELS = Path(__file__).parent / "models"
 LEVEL = "cpu:x86-64-v3"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts() -> None:
+    """A test run in the background of a shell is deaf to SIGINT, and so would be what it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

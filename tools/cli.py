@@ -1,7 +1,7 @@
 """The command ``tcexport``: finds the subcommand, and turns every failure into text and a status.
 
 Exit statuses: 0 done · 1 the export was refused · 2 what was typed does not fit · 3 the file cannot
-be trusted or run here · 4 a call outside the contract · 5 a fault of ours · 130 interrupted.
+be trusted or run here · 4 a call outside the contract · 5 a fault of ours · 130 interrupted · 143 terminated.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import itertools
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -24,9 +25,10 @@ from .failures import print_failure
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+TERMINATED = 143
 INTERNAL = 5
 
-COMMANDS = ("export", "check", "inspect", "run", "explain")
+COMMANDS = ("export", "check", "inspect", "run", "explain", "bench")
 
 
 class Commands(click.Group):
@@ -134,7 +136,13 @@ def run_command(args: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """The entry point of the command."""
+    signal.signal(signal.SIGTERM, _terminated)
     sys.exit(run_command(sys.argv[1:]))
+
+
+def _terminated(signum: int, frame: Any) -> NoReturn:
+    """A polite kill ends like an interrupt: drafts are removed, and so are the compilers."""
+    raise SystemExit(TERMINATED)
 
 
 def _asks_for_json(args: Sequence[str]) -> bool:

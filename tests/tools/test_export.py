@@ -119,7 +119,12 @@ def test_quiet_json_is_one_document(tmp_path: Path) -> None:
     assert report["dims"][0]["name"] == "batch" and report["stages"] and report["verified"]
 
 
-def test_ctrl_c_in_the_middle_leaves_what_was_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "kill"]
+)
+def test_a_signal_in_the_middle_leaves_what_was_there(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
     write(tmp_path)
     (tmp_path / "model.tcpkg").write_text("the old one")
     process = subprocess.Popen(
@@ -135,10 +140,10 @@ def test_ctrl_c_in_the_middle_leaves_what_was_there(tmp_path: Path) -> None:
         if line.startswith("derive the contract ") and line.endswith(" s\n"):
             break
     time.sleep(1)  # the compiler's process is starting, or at work
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "interrupted: nothing was written"
+    assert (process.returncode, out) == (status, "")
+    assert number != signal.SIGINT or err.splitlines()[-1] == "interrupted: nothing was written"
     assert "Traceback" not in err
     assert (tmp_path / "model.tcpkg").read_text() == "the old one"
     names = {each.name for each in tmp_path.iterdir() if each.name != "__pycache__"}
