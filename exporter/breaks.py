@@ -33,11 +33,13 @@ _HINT = re.compile(r"^\s*Hint:\s*(?P<hint>.+)$", re.MULTILINE)
 _EXPLANATION = re.compile(r"^\s*Explanation:\s*(?P<text>.+)$", re.MULTILINE)
 _CONTEXT = re.compile(r"^\s*Developer debug context:\s*(?P<text>.+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"module: (?P<module>[^,]*), qualname: (?P<name>[^,]*)")
-_BUILTIN = re.compile(r"builtin operator `(?P<name>\w+)`")
+_BUILTIN = re.compile(r"builtin operator `(?P<name>\w+)`(?P<rest>.*)")
+_METHOD = re.compile(r"trace method `(?P<name>\w+)` of class")
 # Names that are torch's alone, and hints about torch.compile at run time or about torch itself.
 _INTERNAL = re.compile(r"\b(?:s|u|zuf|zf)\d+\b|L\[|flat_args|Dynamo|torch\.compile|torch\._dynamo")
 _NOT_OURS = ("fullgraph", "file an issue", "report", "graph break", "allow_in_graph", "fundamental")
 
+_NUMBERS = ("str", "repr", "format", "int", "float", "complex", "bool")
 _BY_KIND: tuple[tuple[str, str], ...] = (
     ("Data-dependent assertion", "assert"),
     ("assert with non-string", "assert"),
@@ -111,7 +113,7 @@ def explain_break(kind: str, message: str, frames: Frames) -> Diagnostic:
         f"graph break: {kind[:1].lower() + kind[1:]}",
         location=location_of_frames(frames),
         notes=(*_explanation(kind, message), *_library_line(frames)),
-        tries=_hints(message),
+        tries=_hints(message) or ("do it before or after the call, on its inputs or results",),
     )
 
 
@@ -133,8 +135,6 @@ def _diagnostic(family: Family, what: str, frames: Frames) -> Diagnostic:
 
 
 def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str]:
-    location = location_of_frames(frames)
-    text = location.text if location is not None else ""
     if "marked as skipped" in kind:
         context = _CONTEXT.search(message)
         function = _FUNCTION.search(context["text"]) if context else None
@@ -146,11 +146,16 @@ def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str
     builtin = _BUILTIN.search(message)
     if builtin is not None and builtin["name"] == "open":
         return FAMILIES["files"], "open()"
+    if builtin is not None and builtin["name"] in _NUMBERS and "'Tensor'" in builtin["rest"]:
+        return FAMILIES["number"], ""
+    method = _METHOD.search(message)
+    if method is not None and method["name"] in ("write", "writelines", "flush"):
+        return FAMILIES["stream"], f"{method['name']}()"
     for part, name in _BY_KIND:
         if part in kind:
             if name == "branch" and _compares_masks(frames):
                 name = "causal"
-            return FAMILIES[name], text
+            return FAMILIES[name], ""
     return None, ""
 
 

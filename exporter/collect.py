@@ -13,7 +13,6 @@ import io
 import logging
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch._dynamo.callback import callback_handler
 
 from ..artifacts.errors import Diagnostic
 from .breaks import explain_break, frames_in
+from .eager import quietly
 
 _HEADER = re.compile(r"in user code at (?P<file>.+):(?P<line>\d+)$", re.MULTILINE)
 _REASON = re.compile(r"^Graph Break Reason:\s*(?P<text>.*)$", re.MULTILINE)
@@ -57,27 +57,24 @@ def collect_breaks(
     try:
         with (
             torch.no_grad(),
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
+            quietly(),
             _nothing_leaves(),
             torch._dynamo.config.patch(
                 capture_scalar_outputs=True,
                 capture_dynamic_output_shape_ops=True,
                 ignore_logging_functions=ignored,
             ),
-        ):
-            warnings.simplefilter("ignore")
             # Breaks are what is wanted: whatever stops the run ends the list, and the strict
             # trace's own refusal is in it in any case.
-            with contextlib.suppress(Exception):
-                torch.compile(module, backend="eager", dynamic=True)(*args, **kwargs)
+            contextlib.suppress(Exception),
+        ):
+            torch.compile(module, backend="eager", dynamic=True)(*args, **kwargs)
     finally:
         log.removeHandler(records)
         log.setLevel(level)
         log.propagate = propagate
         torch._dynamo.reset()
-    return counted([_explained(message) for message in records.messages])
+    return list(dict.fromkeys(_explained(message) for message in records.messages))
 
 
 def _explained(message: str) -> Diagnostic:
@@ -97,7 +94,7 @@ def _kind(head: str) -> str:
 
 
 def counted(found: list[Diagnostic]) -> list[Diagnostic]:
-    """Equal breaks once, with how often each was met."""
+    """Equal diagnostics once, with how often each was met."""
     counts: dict[tuple[str, str], int] = {}
     first: dict[tuple[str, str], Diagnostic] = {}
     for each in found:
@@ -105,7 +102,7 @@ def counted(found: list[Diagnostic]) -> list[Diagnostic]:
         counts[key] = counts.get(key, 0) + 1
         first.setdefault(key, each)
     return [
-        msgspec.structs.replace(each, notes=(*each.notes, f"met {counts[key]} times"))
+        msgspec.structs.replace(each, notes=(*each.notes, f"met {counts[key]} times in one call"))
         if counts[key] > 1
         else each
         for key, each in first.items()
@@ -131,13 +128,14 @@ def merged(found: list[Diagnostic]) -> list[Diagnostic]:
         for key, each in sorted(groups.items())
         if not (
             (key[2] in _GENERAL and key[:2] in named)
+            or (key[2] == "TC102" and (*key[:2], "TC105") in groups)
             or (key[2] == "TC190" and named)
             or (not key[0] and key[2] in placed)
         )
     ]
 
 
-_GENERAL = ("TC101", "TC109", "TC190")
+_GENERAL = ("TC101", "TC109", "TC118", "TC190")
 
 
 @contextlib.contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +14,18 @@ from torch.utils import _pytree as pytree
 from .examples import contiguous_clone
 from .signature import Bound
 from .written import Written, tensors_of
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """What a model prints and warns of is shown where it is run first, and not again."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def run_eager(module: torch.nn.Module, bound: Bound, leaves: Sequence[Any]) -> list[Any]:

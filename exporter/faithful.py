@@ -6,8 +6,6 @@ example, and on other values of the same sizes, and held against the model itsel
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..artifacts.errors import Diagnostic, ExportError
-from .eager import run_eager
+from .eager import quietly, run_eager
 from .examples import axis_sizes, drawn, resized
 from .rehearse import differing
 from .state import preserved
@@ -42,7 +40,7 @@ def require_faithful(
         leaf if axes is None else drawn(leaf, axis_sizes(axes, traced.sizes), generator)
         for leaf, axes in zip(example, traced.shapes, strict=True)
     ]
-    with preserved(module), contextlib.redirect_stdout(io.StringIO()):
+    with preserved(module), quietly():
         found = _difference(module, traced, example, "on the example")
         if found is None and _answers(module, traced, others):
             found = _difference(module, traced, others, "on other values than the example's")

@@ -38,7 +38,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "number": Family(
         "TC107",
-        "{what} turns a tensor into Python numbers",
+        "a tensor is turned into Python numbers",
         ("keep it a tensor: x > x.mean(), not x > x.mean().item()",),
     ),
     "numpy": Family(
@@ -55,6 +55,11 @@ FAMILIES: dict[str, Family] = {
         "TC110",
         "{what} happens at export only, not when the bundle is called",
         severity="note",
+    ),
+    "stream": Family(
+        "TC110",
+        "{what} to a stream cannot be part of the graph",
+        ("print(…), which is left out of the graph and reported",),
     ),
     "files": Family(
         "TC111",
@@ -106,17 +111,17 @@ FAMILIES: dict[str, Family] = {
     ),
     "context": Family(
         "TC118",
-        "{what} is a context manager that cannot be part of the graph",
+        "a context manager that cannot be part of the graph",
         ("enter it outside of forward, or write what it does into the model",),
     ),
     "generator": Family(
         "TC119",
-        "{what} is a generator that cannot be part of the graph",
+        "a generator that cannot be part of the graph",
         ("a list: [f(x) for x in xs]",),
     ),
     "custom": Family(
         "TC120",
-        "{what} is an op of its own that cannot be part of the graph",
+        "a custom op or autograd function that cannot be part of the graph",
         ("write it with torch's own ops",),
     ),
 }
@@ -196,6 +201,8 @@ def classify_call(module: str, name: str, owner: Any) -> tuple[str, str] | None:
         return "numpy", f"{'.'.join(public)}.{name}()"
     if module == "builtins" and name == "print":
         return "output", "print()"
+    if name in ("urandom", "getrandom"):
+        return "random", f"os.{name}()"
     if module in ("_warnings", "warnings") and name == "warn":
         return "output", "warnings.warn()"
     if module == "logging" and short in _LOGGING:

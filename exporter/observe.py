@@ -9,6 +9,7 @@ find the line that changed it.
 from __future__ import annotations
 
 import contextlib
+import dis
 import linecache
 import sys
 import types
@@ -17,11 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dynamo import trace_rules
+from torch._dynamo.variables.functions import SkipFunctionVariable
 from torch.overrides import TorchFunctionMode
 
 from ..artifacts.errors import Location
-from ..lowering.locations import is_library
-from .families import classify_call, classify_event
+from ..lowering.locations import is_library, shown_file
+from .eager import quietly
+from .families import classify_call, classify_event, classify_function
 from .reach import names_in, reach
 from .state import Change, Snapshot, same
 from .written import Write, Written, tensors_of
@@ -40,13 +44,15 @@ class Event:
 @dataclass(frozen=True)
 class Observed:
     """``result``: what the call gave; ``changes`` with the line of each, where it was found;
-    ``executed``: the user's functions that ran."""
+    ``executed``: the user's functions that ran; ``possible``: what stops a trace, where it does not
+    know better. The tracer, after a break in a loop, looks at nothing else of that function."""
 
     result: Any
     events: tuple[Event, ...]
     changes: tuple[tuple[Change, Location | None], ...]
     writes: tuple[Write, ...]
     executed: frozenset[types.CodeType]
+    possible: tuple[Event, ...]
 
 
 def observe(
@@ -59,8 +65,8 @@ def observe(
         inputs: the tensors that ``call`` passes, by path.
     """
     snapshot = Snapshot(module)
-    written = Written({**inputs, **tensors_of(module)}, _here)
     watch = _Watch()
+    written = Written({**inputs, **tensors_of(module)}, _here, watch.read)
     functions = reach(module).functions
     mode: Any = contextlib.nullcontext()
     if any({"data", "numpy"} & names_in(code) for code in functions):
@@ -74,7 +80,7 @@ def observe(
         if changes:
             snapshot.restore()
             written.restore()
-            with written, contextlib.suppress(Exception):  # the first call is the one that counts
+            with written, mode, quietly(), contextlib.suppress(Exception):  # the first call counts
                 lines = _lines_of(changes, call)
     finally:
         snapshot.restore()
@@ -82,10 +88,11 @@ def observe(
     located = tuple((change, lines.get(index)) for index, change in enumerate(changes))
     return Observed(
         result,
-        tuple(dict.fromkeys(watch.events)),
+        tuple(watch.events),
         located,
         tuple(writes),
         frozenset(watch.executed),
+        tuple(watch.possible),
     )
 
 
@@ -94,7 +101,7 @@ def observe(
 
 def _users_frame(frame: types.FrameType | None) -> types.FrameType | None:
     """The nearest frame of the user's code, outwards, that a call of the model has made."""
-    while frame is not None and frame.f_code.co_filename != __file__:
+    while frame is not None and frame.f_code is not observe.__code__:
         if not is_library(frame.f_code.co_filename):
             return frame
         frame = frame.f_back
@@ -107,14 +114,8 @@ def _location(frame: types.FrameType) -> Location:
 
 
 def _here() -> Location | None:
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if not is_library(frame.f_code.co_filename):
-            return _location(frame)
-        if frame.f_code.co_filename == __file__:
-            return None
-        frame = frame.f_back
-    return None
+    frame = _users_frame(sys._getframe(1))
+    return _location(frame) if frame is not None else None
 
 
 # --- the witnesses --------------------------------------------------------------------------------
@@ -126,6 +127,7 @@ class _Watch:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.executed: set[types.CodeType] = set()
+        self.possible: list[Event] = []
 
     def note(self, family: str, what: str, frame: types.FrameType) -> None:
         self.events.append(Event(family, what, _location(frame)))
@@ -142,6 +144,9 @@ class _Watch:
             )
             if found is not None:
                 self.note(*found, frame)
+            elif _is_skipped(argument):
+                family, what = classify_function(argument.__module__, argument.__qualname__)
+                self.possible.append(Event(family, what, _location(frame)))
         elif event == "call" and not is_library(frame.f_code.co_filename):
             self.executed.add(frame.f_code)
         elif event == "call":
@@ -159,6 +164,17 @@ class _Watch:
                 if found is not None:
                     self.note(*found, caller)
 
+    def read(self) -> None:
+        """A number is read out of a tensor. Where a line of the user's jumps on it, note that."""
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and shown_file(frame.f_code.co_filename).startswith(_BELOW):
+            frame = frame.f_back
+        if frame is None or is_library(frame.f_code.co_filename):
+            return
+        location = _location(frame)
+        if _jumps(frame) and not location.text.startswith("assert"):
+            self.possible.append(Event("branch", "", location))
+
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """What `sys.addaudithook` calls."""
         found = classify_event(event, arguments)
@@ -166,8 +182,29 @@ class _Watch:
             return
         frame = sys._getframe(2)
         users = _users_frame(frame)
-        if users is not None and not _is_importing(frame, users):
+        if users is not None and not _is_machinery(frame, users):
             self.note(*found, users)
+
+
+_BELOW = ("torch/", "observe.py", "written.py", "tcexport/")
+
+
+def _jumps(frame: types.FrameType) -> bool:
+    """Whether the instruction that a frame is at decides where to go on."""
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset == frame.f_lasti:
+            name = instruction.opname
+            return ("JUMP" in name and "_IF_" in name) or name in ("TO_BOOL", "UNARY_NOT")
+    return False
+
+
+def _is_skipped(function: Any) -> bool:
+    """Whether a function of a C extension is one that Dynamo does not trace."""
+    home = getattr(function, "__self__", None)
+    if not isinstance(home, types.ModuleType) or home.__name__ in ("builtins", "_operator"):
+        return False
+    skipped = trace_rules.lookup_callable(function) is None
+    return skipped and trace_rules.lookup(function) is SkipFunctionVariable
 
 
 def _outside_of_os(frame: types.FrameType) -> types.FrameType | None:
@@ -180,12 +217,13 @@ def _outside_of_os(frame: types.FrameType) -> types.FrameType | None:
     return caller
 
 
-def _is_importing(frame: types.FrameType | None, end: types.FrameType) -> bool:
-    """Whether Python itself is reading source files: for an import, or to show a line."""
+def _is_machinery(frame: types.FrameType | None, end: types.FrameType) -> bool:
+    """Whether Python or torch serve themselves: an import, a line to be shown, a cache of torch's."""
     while frame is not None and frame is not end:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
-        if frame.f_globals.get("__name__") in ("linecache", "tokenize", "inspect"):
+        name = frame.f_globals.get("__name__", "")
+        if name in ("linecache", "tokenize", "inspect") or name.startswith("torch._"):
             return True
         frame = frame.f_back
     return False

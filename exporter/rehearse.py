@@ -7,11 +7,10 @@ not; what it keeps as it was at export is reported.
 from __future__ import annotations
 
 import contextlib
-import io
 import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,12 +18,12 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError, Location, UsageError
 from .breaks import eager_failure
-from .collect import collect_breaks, merged
-from .eager import run_eager, same_numbers
+from .collect import collect_breaks, counted, merged
+from .eager import quietly, run_eager, same_numbers
 from .examples import contiguous_clone
 from .families import FAMILIES, tries_for
 from .modes import mode_reads
-from .observe import Observed, observe
+from .observe import Event, Observed, observe
 from .signature import Bound
 from .state import Change, preserved
 from .trace import IGNORED
@@ -34,11 +33,13 @@ from .written import tensors_of
 @dataclass(frozen=True)
 class Rehearsal:
     """``errors`` refuse the export; ``notes`` go into its report; ``suspects`` are what a trace
-    may have taken well, and what is to blame where its answers are wrong."""
+    may have taken well, and what is to blame where its answers are wrong; ``possible`` count where
+    the trace fails."""
 
     errors: tuple[Diagnostic, ...]
     notes: tuple[Diagnostic, ...]
     suspects: tuple[Diagnostic, ...]
+    possible: tuple[Diagnostic, ...]
 
 
 def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
@@ -71,17 +72,17 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
             Diagnostic("TC009", f"the model failed on the example inputs: {message}", where)
         ) from error
     found = _judged(observed, module, inputs)
-    if not found.errors:
-        first = [contiguous_clone(value) for value in pytree.tree_leaves(observed.result)]
-        _require_same_answers(module, bound, first)
-    return found
+    if found.errors:
+        return found
+    first = [contiguous_clone(value) for value in pytree.tree_leaves(observed.result)]
+    return replace(found, errors=tuple(_other_answers(module, bound, first)))
 
 
 def refusal(
     error: ExportError, module: torch.nn.Module, bound: Bound, rehearsal: Rehearsal
 ) -> ExportError:
     """A failed trace with everything else that is to be mended: one run names all."""
-    found = [*error.diagnostics, *rehearsal.errors]
+    found = [*error.diagnostics, *rehearsal.errors, *rehearsal.possible]
     if any(each.code.startswith("TC1") for each in error.diagnostics):
         leaves = [contiguous_clone(leaf) for _, leaf in bound.leaves]
         _, spec = pytree.tree_flatten((bound.args, bound.kwargs))
@@ -89,11 +90,16 @@ def refusal(
         with preserved(module), _buffers_kept(module):
             found += collect_breaks(module, args, kwargs, IGNORED)
     errors = merged(found)
-    return ExportError((*errors, *rehearsal.notes))
+    return ExportError((*errors, *_not_said(rehearsal.notes, errors)))
+
+
+def _not_said(notes: Sequence[Diagnostic], errors: Sequence[Diagnostic]) -> list[Diagnostic]:
+    said = {(each.code, each.location) for each in errors}
+    return [each for each in notes if (each.code, each.location) not in said]
 
 
 @contextlib.contextmanager
-def _buffers_kept(module: torch.nn.Module) -> Any:
+def _buffers_kept(module: torch.nn.Module) -> Iterator[None]:
     """Every tensor of the model is afterwards what it was. (Dynamo runs under no dispatch mode.)"""
     tensors = list(tensors_of(module).values())
     saved = [tensor.detach().clone() for tensor in tensors]
@@ -112,16 +118,7 @@ def _judged(
     found: list[Diagnostic] = []
     suspects: list[Diagnostic] = []
     for event in observed.events:
-        family = FAMILIES[event.family]
-        (suspects if event.family == "numpy" else found).append(
-            Diagnostic(
-                family.code,
-                family.message.format(what=event.what),
-                event.location,
-                tries=tries_for(family, event.what),
-                severity=family.severity,
-            )
-        )
+        (suspects if event.family == "numpy" else found).append(_event_diagnostic(event))
     found += [_state_diagnostic(change, location) for change, location in observed.changes]
     for write in observed.writes:
         if write.name in inputs:
@@ -129,9 +126,26 @@ def _judged(
         else:
             found.append(buffer_write(write.name, write.location))
     found += mode_reads(observed.executed, module)
-    errors = merged([each for each in found if each.severity == "error"])
+    errors = merged(counted([each for each in found if each.severity == "error"]))
     notes = merged([each for each in found if each.severity != "error"])
-    return Rehearsal(tuple(errors), tuple(notes), tuple(merged(sorted(suspects, key=_of_tensors))))
+    possible = counted([_event_diagnostic(event) for event in observed.possible])
+    return Rehearsal(
+        tuple(errors),
+        tuple(notes),
+        tuple(merged(sorted(suspects, key=_of_tensors))),
+        tuple(merged(possible)),
+    )
+
+
+def _event_diagnostic(event: Event) -> Diagnostic:
+    family = FAMILIES[event.family]
+    return Diagnostic(
+        family.code,
+        family.message.format(what=event.what),
+        event.location,
+        tries=tries_for(family, event.what),
+        severity=family.severity,
+    )
 
 
 def _of_tensors(suspect: Diagnostic) -> bool:
@@ -179,30 +193,27 @@ def _state_diagnostic(change: Change, location: Location | None) -> Diagnostic:
     return Diagnostic("TC103", message, location, tries=tries)
 
 
-def _require_same_answers(module: torch.nn.Module, bound: Bound, first: Sequence[Any]) -> None:
-    """Two more calls, one after the other, under other seeds: nothing may show in the answers.
-
-    Raises:
-        ExportError: TC105.
-    """
+def _other_answers(
+    module: torch.nn.Module, bound: Bound, first: Sequence[Any]
+) -> Iterator[Diagnostic]:
+    """Two more calls, one after the other, under other seeds: nothing may show in the answers."""
     leaves = [leaf for _, leaf in bound.leaves]
-    with preserved(module), contextlib.redirect_stdout(io.StringIO()):
+    with preserved(module), quietly():
         for seed in (1, 2):
             _seed(seed)
             again = run_eager(module, bound, leaves)
             difference = differing(first, again)
             if difference is not None:
                 position, error = difference
-                raise ExportError(
-                    Diagnostic(
-                        "TC105",
-                        f"two calls with the same inputs differ (output {position}, by {error:.3g})",
-                        notes=(
-                            "no line was seen to draw random numbers or to keep state: what makes "
-                            "the difference is outside of Python",
-                        ),
-                    )
+                yield Diagnostic(
+                    "TC105",
+                    f"two calls with the same inputs differ (output {position}, by {error:.3g})",
+                    notes=(
+                        "no line was seen to draw random numbers or to keep state: what makes the "
+                        "difference is outside of Python",
+                    ),
                 )
+                return
 
 
 def _seed(seed: int) -> None:

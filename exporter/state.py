@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import collections
 import itertools
+import logging
 import random
 import sys
 import threading
@@ -126,6 +127,7 @@ _OPAQUE = (
     torch.dtype,
     torch.device,
     weakref.ref,
+    logging.Filterer,
     threading.Thread,
 )
 _MOST = 200_000  # containers; a model that holds more keeps a data set, not state
@@ -197,7 +199,7 @@ class _Walk:
                 yield _set(value, path)
                 todo.extend((each, path) for each in value)
             elif isinstance(value, (tuple, frozenset)):
-                todo.extend((each, path) for each in value)
+                todo.extend((each, f"{path}[{index}]") for index, each in enumerate(value))
             else:
                 if isinstance(value, torch.nn.Module):
                     path = self._parts.get(id(value), path) or "self"
@@ -364,7 +366,7 @@ def _special(value: Any, path: str) -> Slot | None:
         def overwrite(saved: bytes) -> None:
             value[...] = numpy.frombuffer(saved, value.dtype).reshape(value.shape)
 
-        return _state(path, value.tobytes, overwrite)
+        return _state(path, value.tobytes, overwrite, "items")
     return None
 
 

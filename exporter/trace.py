@@ -8,7 +8,6 @@ environment; `assumptions` reads it from there, directly after the trace.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, dims_of
 from ..lowering.decompose import decompose
 from .breaks import eager_failure, explain_failure
-from .eager import run_eager
+from .eager import quietly, run_eager
 from .examples import AxisExprs, resized
 from .lines import recording_lines
 from .ranges import Request
@@ -199,7 +198,6 @@ def _tracing() -> Iterator[None]:
     try:
         with (
             torch.no_grad(),
-            warnings.catch_warnings(),
             # No size is assumed to be 0, 1 or equal to another because the example's is.
             shape_config.patch(backed_size_oblivious=True, use_duck_shape=False),
             # The cache compares strides when it answers, which leaves guards like seq != 1 that
@@ -209,10 +207,8 @@ def _tracing() -> Iterator[None]:
             ),
             recording_lines(),
             # What the model prints was printed when it was run; torch prints graphs of failures.
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
+            quietly(),
         ):
-            warnings.simplefilter("ignore")
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)

@@ -30,15 +30,20 @@ class Written(TorchDispatchMode):
     Args:
         tensors: what to watch, by name.
         here: gives the user's line that is running.
+        read: called where a Python number is read out of a tensor.
     """
 
     supports_higher_order_operators = True
 
     def __init__(
-        self, tensors: Mapping[str, torch.Tensor], here: Callable[[], Location | None]
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        here: Callable[[], Location | None],
+        read: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._here = here
+        self._read = read
         self._saved: dict[int, torch.UntypedStorage] = {}
         self._lines: dict[int, Location | None] = {}
         self._tensors = {
@@ -62,6 +67,8 @@ class Written(TorchDispatchMode):
                 for each in value if isinstance(value, (list, tuple)) else (value,):
                     if isinstance(each, torch.Tensor):
                         self.save(each)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self._read()
         return func(*args, **kwargs)
 
     def save(self, tensor: torch.Tensor) -> None:
