@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import defaultdict, namedtuple
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,14 +37,15 @@ from ..artifacts.contract import (
     TensorOutput,
     TupleNode,
     ValueSource,
+    child_path,
 )
 from ..artifacts.errors import Diagnostic, ExportError, Location
-from ..artifacts.expr import Expr, ExprError, dims_of, evaluate, render
+from ..artifacts.expr import Expr, dims_of, line_of, render
 from .assumptions import Assumptions, extract
+from .conditions import data_assertions, size_conditions
 from .indices import index_guards
 from .ones import Retrace, admit_small_sizes
 from .ranges import Fit, Limits, Request, fit
-from .signature import child_path
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, to_expr
 
@@ -75,7 +76,12 @@ def derive(
     """
     assumptions = extract(traced, requests)
     size_guards, value_guards, computed_guards = index_guards(traced, assumptions.symbols)
-    guards = (*admit_small_sizes(traced, assumptions, requests, retrace), *size_guards)
+    computed_guards += data_assertions(traced, len(computed_guards))
+    guards = (
+        *admit_small_sizes(traced, assumptions, requests, retrace),
+        *size_guards,
+        *size_conditions(traced, assumptions.symbols),
+    )
     fitted = fit(requests, traced.sizes, guards)
     notes = _judge(fitted, requests, narrow=narrow)
     contract = Contract(
@@ -247,8 +253,8 @@ def _axis_source(name: str, traced: Trace) -> AxisSource:
         if expr == name:
             return AxisSource(index, axis)
     for index, axis, expr in found:
-        line = _line(expr, name)
-        if line is not None:
+        line = line_of(expr, name)
+        if line is not None and line[0] >= 1:
             return AxisSource(index, axis, *line)
     raise ExportError(
         Diagnostic(
@@ -258,20 +264,6 @@ def _axis_source(name: str, traced: Trace) -> AxisSource:
             tries=(f"name one axis {name}, or a line over it such as 2*{name} or {name}+1",),
         )
     )
-
-
-def _line(expr: Expr, name: str) -> tuple[int, int] | None:
-    """(scale, offset) where the expression is ``scale*name + offset`` with a positive scale."""
-    if dims_of(expr) != {name}:
-        return None
-    try:
-        offset = evaluate(expr, {name: 0})
-        scale = evaluate(expr, {name: 1}) - offset
-        probes = (2, 3, 1009)
-        straight = all(evaluate(expr, {name: n}) == scale * n + offset for n in probes)
-    except ExprError:
-        return None
-    return (scale, offset) if straight and scale >= 1 else None
 
 
 def _value_dims(assumptions: Assumptions) -> list[Dim]:
@@ -356,6 +348,8 @@ def _structure(spec: pytree.TreeSpec, indices: Any, path: str) -> Node:
     if spec.is_leaf():
         return Leaf(next(indices))
     kind, context = spec.type, spec.context
+    if kind is namedtuple:  # torch keeps the class beside it
+        kind = context
     children = spec.children()
     items = tuple(_structure(child, indices, path) for child in children)
     if kind is tuple:
@@ -402,35 +396,16 @@ def _result_paths(node: Node) -> list[str]:
 # --- where the lines are --------------------------------------------------------------------------
 
 
-def relocated(contract: Contract, display: Any) -> Contract:
-    """The contract with every location's file as ``display`` gives it (no paths of the machine)."""
-
-    def origin(old: Origin | None) -> Any:
-        if old is None or old.location is None:
-            return old
-        location = old.location
-        return Origin(old.reason, Location(display(location.file), location.line, location.text))
-
-    replace = msgspec.structs.replace
-    return replace(
-        contract,
-        dims=tuple(
-            replace(
-                dim,
-                lo_from=origin(dim.lo_from),
-                hi_from=origin(dim.hi_from),
-                step_from=origin(dim.step_from),
-            )
-            for dim in contract.dims
-        ),
-        guards=tuple(replace(guard, origin=origin(guard.origin)) for guard in contract.guards),
-        index_guards=tuple(
-            replace(guard, origin=origin(guard.origin)) for guard in contract.index_guards
-        ),
-        computed_guards=tuple(
-            replace(guard, origin=origin(guard.origin)) for guard in contract.computed_guards
-        ),
-    )
+def relocated(value: Any, display: Callable[[str], str]) -> Any:
+    """A contract (or anything in it) with the file of every location as ``display`` gives it."""
+    if isinstance(value, Location):
+        return msgspec.structs.replace(value, file=display(value.file))
+    if isinstance(value, msgspec.Struct):
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        return type(value)(**{name: relocated(part, display) for name, part in fields.items()})
+    if isinstance(value, tuple):
+        return tuple(relocated(part, display) for part in value)
+    return value
 
 
 def used_symbols(names: tuple[str, ...], derived: Derived) -> tuple[Expr, ...]:

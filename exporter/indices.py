@@ -19,7 +19,8 @@ import torch
 from ..artifacts.contract import ComputedGuard, Guard, IndexGuard, Origin, Part
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of, evaluate
-from ..lowering.checks import CHECK_INDEX
+from ..artifacts.prove import Span, bounds
+from ..lowering.checks import CHECK_INDEX, UNNUMBERED
 from ..lowering.locations import user_location
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, fold, to_expr
@@ -74,6 +75,7 @@ def index_guards(
     by_value: dict[tuple[Any, ...], IndexGuard] = {}
     computed: list[ComputedGuard] = []
     refused: list[Diagnostic] = []
+    proved: list[torch.fx.Node] = []  # checks of a decomposition that a guard stands for
     for node in list(traced.program.graph.nodes):
         where = user_location(node.meta.get("stack_trace"))
         for use in _uses(node):
@@ -88,6 +90,8 @@ def index_guards(
                 what = f"the indices of {_name(node)}"
                 computed.append(ComputedGuard(what, size, use.wraps, origin))
                 continue
+            if node.target is CHECK_INDEX:
+                proved.append(node)
             lowest = fold("-", 0, size) if use.wraps else 0
             highest = fold("-", size, 1)
             if values.leaf is not None:
@@ -103,12 +107,18 @@ def index_guards(
                     refused.append(_out_of_range(node, where))
     if refused:
         raise ExportError(refused)
+    for node in proved:
+        node.replace_all_uses_with(node.args[0])
+        node.graph.erase_node(node)
     traced.program.graph_module.recompile()
     return tuple(guards.values()), tuple(by_value.values()), tuple(computed)
 
 
 def _put_check(node: torch.fx.Node, use: _Use, number: int) -> None:
-    """Let ``node`` use a checked copy of its indices."""
+    """Let ``node`` use a checked copy of its indices; one that is such a check gets its number."""
+    if node.target is CHECK_INDEX:
+        node.args = (*node.args[:3], number)
+        return
     graph = node.graph
     with graph.inserting_before(node):
         size: Any = use.size
@@ -132,6 +142,8 @@ def _without_one(condition: tuple[str, Expr, Expr]) -> Expr:
 
 
 def _name(node: torch.fx.Node) -> str:
+    if node.target is CHECK_INDEX:
+        return "an op that was taken apart"
     return str(getattr(node.target, "_opname", None) or node.target)
 
 
@@ -186,6 +198,15 @@ def _advanced(node: torch.fx.Node) -> list[_Use]:
     return uses
 
 
+def _marked(node: torch.fx.Node) -> list[_Use]:
+    """A check that a decomposition put in, and that nobody has looked at yet."""
+    index, size, wraps, number = node.args
+    if number != UNNUMBERED:
+        return []
+    size = size.meta["val"] if isinstance(size, torch.fx.Node) else size
+    return [_Use(index, index, 0, size, wraps)]
+
+
 _INDEXING: dict[Any, Callable[[torch.fx.Node], list[_Use]]] = {
     aten.embedding: _rows,
     aten.embedding_bag: _rows,
@@ -210,6 +231,7 @@ _INDEXING: dict[Any, Callable[[torch.fx.Node], list[_Use]]] = {
     aten.index_copy_: _along(wraps=False),
     aten.index_fill: _along(wraps=True),
     aten.index_fill_: _along(wraps=True),
+    CHECK_INDEX.overloadpacket: _marked,
 }
 
 # --- values of integer tensors --------------------------------------------------------------------
@@ -232,11 +254,36 @@ _BOOLEAN = {
 }  # fmt: skip
 
 
+_MONOTONE = ("+", "*", "//", "%", "min", "max")
+_INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+
+
+def _fits(values: Values, dtype: torch.dtype) -> bool:
+    """Whether a type holds all values, for sizes below 2**31."""
+    info = torch.iinfo(dtype)
+    box = {name: Span(0, 2**31 - 1) for name in dims_of(values.lo) | dims_of(values.hi)}
+    return info.min <= bounds(values.lo, box)[0] and bounds(values.hi, box)[1] <= info.max
+
+
+def _cannot_wrap(values: Values, dtype: torch.dtype) -> bool:
+    """Whether an op's values, as computed with integers without end, are those of its dtype.
+
+    The values of an input plus something are looked at where they are used: those in the range of an
+    index did not wrap, as types of 32 bits and more hold that range.
+    """
+    if dtype not in _INTEGERS:
+        return False
+    if values.leaf is not None:
+        return torch.iinfo(dtype).bits >= 32 or (values.lo, values.hi) == (0, 0)
+    return _fits(values, dtype)
+
+
 class _Analysis:
     """Intervals of the integer tensors of one graph, computed where they are asked for."""
 
     def __init__(self, traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> None:
         self._symbols = symbols
+        self._sizes = traced.sizes.keys()
         self._leaf_of = {name: index for index, name in enumerate(traced.placeholders)}
         self._known: dict[torch.fx.Node, Values | None] = {}
         signature = traced.program.graph_signature
@@ -295,13 +342,26 @@ class _Analysis:
             keeps_axes = packet in _KEEP_AXES
             return values if values is None or keeps_axes else replace(values, axes=None)
         if packet in _CASTS:
-            source = node.args[0].meta["val"]
-            integral = not (source.is_floating_point() or source.is_complex())
-            return self.values(node.args[0]) if integral else None
+            return self._cast(node)
         if packet in _BOOLEAN:
             return Values(0, 1)
         rule = _RULES.get(packet)
-        return rule(self, node) if rule is not None else None
+        found = rule(self, node) if rule is not None else None
+        return found if found is None or _cannot_wrap(found, value.dtype) else None
+
+    def _cast(self, node: torch.fx.Node) -> Values | None:
+        """Between integer types: the same values, where the narrower type holds them all."""
+        source, result = node.args[0].meta["val"].dtype, node.meta["val"].dtype
+        if source.is_floating_point or source.is_complex or result not in _INTEGERS:
+            return None
+        values = self.values(node.args[0])
+        if values is None or values.leaf is None:
+            return values if values is None or _fits(values, result) else None
+        if (values.lo, values.hi) != (0, 0):
+            # In the type of the input the sum may have wrapped around.
+            return values if (source, result) == (torch.int64, torch.int64) else None
+        one, other = torch.iinfo(source), torch.iinfo(result)
+        return values if other.min <= one.min and one.max <= other.max else None
 
     def _input(self, node: torch.fx.Node) -> Values | None:
         if node.name in self._leaf_of:
@@ -313,6 +373,14 @@ class _Analysis:
         if constant.dtype.is_complex:
             return None
         return Values(int(constant.min()), int(constant.max()))
+
+    def _never_negative(self, expr: Expr) -> bool:
+        """Whether an expression is made of sizes, without a minus."""
+        if isinstance(expr, int):
+            return expr >= 0
+        if isinstance(expr, str):
+            return expr in self._sizes  # and not the value of an input
+        return expr[0] in _MONOTONE and all(map(self._never_negative, expr[1:]))
 
     def _part(self, node: torch.fx.Node) -> Values | None:
         """A slice or one position along an axis: of an input, the part that counts."""
@@ -327,12 +395,16 @@ class _Analysis:
             start = self.number(_argument(node, 2, "index"))
             if isinstance(start, int) and start < 0:
                 start = fold("+", length, start)
+            elif not self._never_negative(start):
+                return None
             stop = fold("+", start, 1)
         else:
             start = self.number(_argument(node, 2, "start") or 0)
             if isinstance(start, int) and start < 0:
                 start = fold("max", 0, fold("+", length, start))
-            if _argument(node, 4, "step", 1) != 1 or not isinstance(start, (int, str, tuple)):
+            elif not self._never_negative(start):
+                return None
+            if _argument(node, 4, "step", 1) != 1:
                 return None
             stop = fold("+", start, self.expr(symbol_of(result[dim])))
         if (start, stop) == (0, length):
@@ -445,6 +517,8 @@ def _union(analysis: _Analysis, nodes: Any) -> Values | None:
     if len({(part.leaf, part.parts) for part in known}) > 1:
         return None
     lows, highs = [part.lo for part in known], [part.hi for part in known]
+    if known[0].leaf is not None and (len(set(lows)) > 1 or len(set(highs)) > 1):
+        return None  # which offset goes with which value is not known: all would have to fit all
     lo = lows[0] if len(set(lows)) == 1 else ("min", *lows)
     hi = highs[0] if len(set(highs)) == 1 else ("max", *highs)
     return Values(lo, hi, known[0].leaf, known[0].parts, None)

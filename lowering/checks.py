@@ -1,8 +1,10 @@
-"""Checks that a graph carries: ops of our own, put in by the exporter where it cannot bound an index.
+"""Checks that a graph carries: ops of our own for what can only be seen while the code runs.
 
 ``tcexport::check_index(indices, size, wraps, number)`` gives back the indices as they are, and fails
 the call where one lies outside of ``0..size-1`` (``-size..size-1`` where negative ones wrap).
-``number`` is the check's place in the contract, which says what failed and where it comes from.
+``tcexport::require(values, holds, number)`` gives back the values as they are, and fails the call
+where one of the bools in ``holds`` is false. ``number`` is the check's place in the contract, which
+says what failed and where it comes from; a check that a decomposition puts in has none yet.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ import torch
 
 _LIBRARY = torch.library.Library("tcexport", "DEF")
 _LIBRARY.define("check_index(Tensor indices, SymInt size, bool wraps, int number) -> Tensor")
+_LIBRARY.define("require(Tensor values, Tensor holds, int number) -> Tensor")
+
+UNNUMBERED = -1
 
 
 @torch.library.impl(_LIBRARY, "check_index", "CompositeExplicitAutograd")
@@ -26,4 +31,17 @@ def _fake(indices: torch.Tensor, size: int, wraps: bool, number: int) -> torch.T
     return torch.empty_like(indices)
 
 
+@torch.library.impl(_LIBRARY, "require", "CompositeExplicitAutograd")
+def _require(values: torch.Tensor, holds: torch.Tensor, number: int) -> torch.Tensor:
+    if not bool(holds.all()):
+        raise ValueError(f"tcexport check {number}")
+    return values.clone()
+
+
+@torch.library.register_fake("tcexport::require")
+def _fake_values(values: torch.Tensor, holds: torch.Tensor, number: int) -> torch.Tensor:
+    return torch.empty_like(values)
+
+
 CHECK_INDEX = torch.ops.tcexport.check_index.default
+REQUIRE = torch.ops.tcexport.require.default

@@ -6,13 +6,15 @@ about sizes becomes a guard in the same shape environment and is read from there
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 import torch.fx.experimental._config as fx_config
 from torch.export.graph_signature import OutputKind
 
 from ..artifacts.errors import Diagnostic, ExportError
+from .checks import CHECK_INDEX, UNNUMBERED
 from .locations import user_location
 from .ops import KEPT
 
@@ -36,10 +38,14 @@ def decompose(
         # A view that eager mode can take may not be one of what a decomposition gives instead.
         if node.op == "call_function" and node.target is aten.view.default:
             node.target = aten.reshape.default
+    # Not the guards that torch would evaluate again on the graph's own sizes: to evaluate
+    # `s == min(24, s)` leaves `s < 24` behind.
+    program._guards_code = []
     table = torch.export.default_decompositions()
     for op in list(table):
         if str(op) in KEPT:
             table.pop(op)
+    table.update(_CHECKED)
     # The settings that the trace was made with: without them new guards would appear here.
     with (
         torch.no_grad(),
@@ -51,6 +57,35 @@ def decompose(
     if found:
         raise ExportError(found)
     return program
+
+
+def _one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    checked = CHECK_INDEX(indices, num_classes, False, UNNUMBERED)
+    classes = torch.arange(num_classes, device=indices.device, dtype=indices.dtype)
+    return torch.eq(checked.unsqueeze(-1), classes).to(torch.int64)
+
+
+def _checked_rows(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
+    """Torch's own decomposition of an op that writes to rows, in which negative rows would count
+    from the end: the op itself refuses them."""
+    inner = torch.export.default_decompositions()[op]
+
+    def decomposition(
+        x: torch.Tensor, dim: int, index: torch.Tensor, *rest: Any, **more: Any
+    ) -> torch.Tensor:
+        size = x.shape[dim] if x.dim() else 1
+        index = CHECK_INDEX(index, size, False, UNNUMBERED)
+        return cast("torch.Tensor", inner(x, dim, index, *rest, **more))
+
+    return decomposition
+
+
+# What torch takes apart in a way that loses what the op itself checks.
+_CHECKED: dict[Any, Callable[..., torch.Tensor]] = {
+    aten.one_hot.default: _one_hot,
+    aten.index_add.default: _checked_rows(aten.index_add.default),
+    aten.index_copy.default: _checked_rows(aten.index_copy.default),
+}
 
 
 def _mutations(program: torch.export.ExportedProgram, paths: Mapping[str, str]) -> list[Diagnostic]:

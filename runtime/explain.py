@@ -227,6 +227,16 @@ def computed_violation(contract: Contract, message: str) -> GuardError | None:
     if match is None or int(match[1]) >= len(contract.computed_guards):
         return None
     guard = contract.computed_guards[int(match[1])]
+    lines = (f"from: {guard.origin}",)
+    if contract.dims:
+        lines = (*lines, f"the bundle serves: {serves(contract)}")
+    if guard.assertion:
+        told = f": {guard.what}" if guard.what else ""
+        return GuardError(
+            Diagnostic("TC311", f"an assertion of the model does not hold{told}", notes=lines),
+            got="false",
+            needs=guard.what or "true",
+        )
     size = "the size of what they index" if guard.size is None else render(guard.size)
     lowest = ("0" if guard.size is None else f"-{size}") if guard.wraps else "0"
     needs = f"{lowest} <= index < {size}"

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..artifacts.contract import Contract, Dim, Fixed, IndexGuard, Origin, SizeOutput, TensorOutput
+from ..artifacts.contract import (
+    ComputedGuard,
+    Contract,
+    Dim,
+    Fixed,
+    IndexGuard,
+    Origin,
+    SizeOutput,
+    TensorOutput,
+)
 from ..artifacts.expr import Expr, render
 
 
@@ -79,7 +88,17 @@ def guard_rows(contract: Contract) -> list[tuple[str, str]]:
     rows += [
         (index_text(contract, each), origin_text(each.origin)) for each in contract.index_guards
     ]
+    rows += [(computed_text(each), origin_text(each.origin)) for each in contract.computed_guards]
     return rows
+
+
+def computed_text(guard: ComputedGuard) -> str:
+    """``0 <= the indices of index < n, in the code``: what the compiled code looks at."""
+    if guard.assertion:
+        return f"assertion in the code{': ' if guard.what else ''}{guard.what}"
+    size = "their number" if guard.size is None else render(guard.size)
+    lowest = f"-{size}" if guard.wraps and guard.size is not None else "0"
+    return f"{lowest} <= {guard.what} < {size}, in the code"
 
 
 def index_text(contract: Contract, guard: IndexGuard) -> str:

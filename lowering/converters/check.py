@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import tirx
 
-from ..checks import CHECK_INDEX
+from ..checks import CHECK_INDEX, REQUIRE
 from ..context import Context
-from ..kernels.check import checked_copy
+from ..kernels.check import checked_copy, required_copy
 from ..symbols import Size, Symbols, product
 from ..tensor import Tensor
 from .registry import converter
@@ -29,3 +29,12 @@ def convert_check_index(
     sizes = [ctx.symbols.variable(name) for name in sorted(scope.variables)]
     copy = ctx.call_with("check_index", function, [flat], sizes, flat.shape, indices.dtype)
     return ctx.reshape(copy, indices.shape)
+
+
+@converter(str(REQUIRE))
+def convert_require(ctx: Context, values: Tensor, holds: Tensor, number: int) -> Tensor:
+    flat = ctx.reshape(values, (product(values.shape),))
+    conditions = ctx.reshape(holds, (product(holds.shape),))
+    function = required_copy(values.dtype, number=number)
+    copy = ctx.call_with("require", function, [flat, conditions], [], flat.shape, values.dtype)
+    return ctx.reshape(copy, values.shape)

@@ -1,4 +1,4 @@
-"""Indices that are looked at before they are used: a copy that fails where one is out of range."""
+"""Values that are looked at before they are used: copies that fail where a condition does not hold."""
 
 from __future__ import annotations
 
@@ -42,3 +42,27 @@ def checked_copy(
         return body
 
     return prim_func("check_index", declare)
+
+
+def required_copy(dtype: str, *, number: int) -> tirx.PrimFunc:
+    """Y = X, both [m] of any dtype, if all of the bools H[k] are true; see `checked_copy`."""
+
+    def declare() -> Callable[[], None]:
+        length, count = dim(None, "m"), dim(None, "k")
+        source = param("x", [length], dtype)
+        holds = param("h", [count], "bool")
+        result = param("y", [length], dtype)
+
+        def body() -> None:
+            # Statements that follow each other: the copy is made after all were looked at.
+            with (
+                serial(count) as position,
+                T.Assert(holds[position], f"tcexport check {number}", "ValueError"),
+            ):
+                T.evaluate(tirx.IntImm("int32", 0))
+            with serial(length) as position:
+                T.buffer_store(result, source[position], [position])
+
+        return body
+
+    return prim_func("require", declare)

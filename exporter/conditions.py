@@ -1,0 +1,228 @@
+"""What kernels require beside the range of their indices, and what the model asserts of its data.
+
+Torch raises where ``x.amax(1)`` or ``x[:, 0]`` finds an axis without elements, and checks it in the
+kernel: no guard says so. A position that hangs on sizes counts from the end where it is negative, and
+the trace knows one of both cases. An assertion on values stands in the graph, and becomes a check that the compiled code
+makes before it gives back its results.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch.export.graph_signature import TensorArgument
+from torch.utils._sympy.functions import (
+    CleanDiv,
+    FloatPow,
+    FloatTrueDiv,
+    FloorDiv,
+    IntTrueDiv,
+    Mod,
+    OpaqueUnaryFn_sqrt,
+    PythonMod,
+    ToFloat,
+)
+
+from ..artifacts.contract import ComputedGuard, Guard, Origin
+from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.expr import Expr, dims_of, evaluate, render
+from ..lowering.checks import REQUIRE
+from ..lowering.locations import user_location
+from .trace import Trace, symbol_of
+from .translate import Untranslatable, fold, to_expr
+
+aten = torch.ops.aten
+
+# Of no element there is no largest one. The place of the axis among the arguments.
+_NEEDS_ELEMENTS = {
+    aten.amax: 1, aten.amin: 1, aten.argmax: 1, aten.argmin: 1, aten.max: 1, aten.min: 1,
+    aten.median: 1, aten.nanmedian: 1, aten.mode: 1, aten.kthvalue: 2, aten.aminmax: 1,
+}  # fmt: skip
+
+
+def size_conditions(traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> tuple[Guard, ...]:
+    """Guards on sizes that kernels need: elements where an extreme value or one position is looked
+    for, and positions on the side of zero that they had in the trace.
+
+    Raises:
+        ExportError: TC211, one that never holds or hangs on data.
+    """
+    guards: dict[Expr, Guard] = {}
+
+    def expr(size: Any) -> Expr:
+        return to_expr(symbol_of(size), symbols)
+
+    for node in traced.program.graph.nodes:
+        packet = getattr(node.target, "overloadpacket", None)
+        try:
+            if packet is aten.select:
+                needed = _position(node, expr, traced.sizes)
+            elif packet is aten.slice:
+                needed = _ends(node, expr, traced.sizes)
+            elif packet is aten.squeeze:
+                needed = [("!=", expr(size), 1) for size in _kept_axes(node)]
+            else:
+                needed = [(">=", expr(size), 1) for size in _searched_sizes(node)]
+            needed += [(">=", to_expr(divisor, symbols), 1) for divisor in _divisors(node)]
+        except Untranslatable as error:
+            raise ExportError(_unknown(node, str(error))) from None
+        for condition in needed:
+            if dims_of(condition):
+                origin = Origin(f"{node.target}", user_location(node.meta.get("stack_trace")))
+                guards.setdefault(condition, Guard(condition, origin))
+            elif not evaluate(condition, {}):
+                raise ExportError(_unknown(node, f"{render(condition)} never holds"))
+    return tuple(guards.values())
+
+
+def _position(node: torch.fx.Node, expr: Any, sizes: Mapping[str, int]) -> list[Expr]:
+    """``x[:, index]``: the axis has such an element."""
+    source, dim, index = node.args[:3]
+    length, position = expr(source.meta["val"].shape[dim]), expr(_number(index))
+    if isinstance(position, int):
+        return [(">=", length, position + 1 if position >= 0 else -position)]
+    return [
+        *_same_side(position, sizes),
+        ("<", position, length),
+        (">=", position, fold("-", 0, length)),
+    ]
+
+
+def _ends(node: torch.fx.Node, expr: Any, sizes: Mapping[str, int]) -> list[Expr]:
+    """``x[:, start:stop]``: ends that hang on sizes are on the side of zero they had in the trace."""
+    given = [*node.args[2:4], node.kwargs.get("start"), node.kwargs.get("end")]
+    symbolic = [_number(end) for end in given if isinstance(_number(end), torch.SymInt)]
+    return [condition for end in symbolic for condition in _same_side(expr(end), sizes)]
+
+
+def _same_side(position: Expr, sizes: Mapping[str, int]) -> list[Expr]:
+    if not dims_of(position) or not dims_of(position) <= sizes.keys():
+        return []
+    return [("<" if evaluate(position, sizes) < 0 else ">=", position, 0)]
+
+
+def _kept_axes(node: torch.fx.Node) -> list[Any]:
+    """``x.squeeze(1)``: the axes that could be removed and were not."""
+    source = node.args[0].meta["val"]
+    dims = node.args[1] if len(node.args) > 1 else list(range(source.dim()))
+    dims = dims if isinstance(dims, (list, tuple)) else [dims]
+    return [source.shape[dim] for dim in dims if isinstance(source.shape[dim], torch.SymInt)]
+
+
+def _divisors(node: torch.fx.Node) -> list[Any]:
+    """What this node divides by, in numbers made of sizes: eager raises where it is zero."""
+    found: list[Any] = []
+    value = node.meta.get("val")
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        expression = value.node.expr
+        found += [each.args[1] for each in expression.atoms(*_DIVISIONS)]
+        if node.target in (operator.floordiv, operator.mod, operator.truediv):
+            found.append(symbol_of(_number(node.args[1])))
+        found += [each.args[0] for each in expression.atoms(FloatPow) if each.args[1].is_negative]
+    elif node.target in (aten.view.default, aten.reshape.default) and -1 in node.args[1]:
+        found += [symbol_of(_number(size)) for size in node.args[1]]
+    return [base for each in found if not (base := _base(each)).is_number]
+
+
+_DIVISIONS = (FloorDiv, CleanDiv, Mod, PythonMod, IntTrueDiv, FloatTrueDiv)
+
+
+def _base(number: Any) -> Any:
+    """What is zero exactly where a positive number made of it is: ``n`` of ``sqrt(float(n))``."""
+    while isinstance(number, (ToFloat, OpaqueUnaryFn_sqrt)):
+        (number,) = number.args
+    return number
+
+
+def _number(value: Any) -> Any:
+    return value.meta["val"] if isinstance(value, torch.fx.Node) else value
+
+
+def _searched_sizes(node: torch.fx.Node) -> list[Any]:
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet is aten.scaled_dot_product_attention:  # kernels differ in what no keys give
+        return [node.args[1].meta["val"].shape[-2]]
+    if packet not in _NEEDS_ELEMENTS or getattr(node.target, "_overloadname", "") == "other":
+        return []
+    source = node.args[0].meta["val"]
+    place = _NEEDS_ELEMENTS[packet]
+    dim = node.args[place] if len(node.args) > place else node.kwargs.get("dim")
+    if source.dim() == 0:
+        return []
+    if dim is None or dim == []:
+        return list(source.shape)
+    return [source.shape[each] for each in (dim if isinstance(dim, (list, tuple)) else [dim])]
+
+
+def _unknown(node: torch.fx.Node, why: str) -> Diagnostic:
+    return Diagnostic(
+        "TC211",
+        f"what {node.target} needs can't be checked before a call",
+        location=user_location(node.meta.get("stack_trace")),
+        notes=(why,),
+    )
+
+
+def data_assertions(traced: Trace, first: int) -> tuple[ComputedGuard, ...]:
+    """Make every assertion on values a check in the compiled code: the graph is changed.
+
+    Args:
+        first: the number of the first check.
+
+    Raises:
+        ExportError: TC211, the model gives back no tensor for which a check could be made.
+    """
+    graph = traced.program.graph_module.graph
+    found = [
+        node
+        for node in graph.nodes
+        if node.target in (aten._assert_async.default, aten._assert_async.msg)
+    ]
+    guards = []
+    for number, node in enumerate(found, start=first):
+        where = user_location(node.meta.get("stack_trace"))
+        message = str(node.args[1]) if len(node.args) > 1 else ""
+        _require(traced, node, number)
+        origin = Origin("an assertion of the model", where)
+        guards.append(ComputedGuard(message, None, False, origin, assertion=True))
+        graph.erase_node(node)
+    if found:
+        traced.program.graph_module.recompile()
+    return tuple(guards)
+
+
+def _require(traced: Trace, assertion: torch.fx.Node, number: int) -> None:
+    """Let the first tensor that the model gives back be there only if the assertion holds."""
+    graph = traced.program.graph_module.graph
+    output = next(node for node in graph.nodes if node.op == "output")
+    condition: Any = assertion.args[0]
+    results = list(output.args[0])
+    for place, result in enumerate(results):
+        if isinstance(result, torch.fx.Node) and isinstance(result.meta["val"], torch.Tensor):
+            break
+    else:
+        raise ExportError(
+            Diagnostic(
+                "TC211",
+                "an assertion on values can't be checked: the model gives back no tensor",
+                location=user_location(assertion.meta.get("stack_trace")),
+            )
+        )
+    with graph.inserting_before(output):
+        holds = condition
+        if condition.meta["val"].dtype != torch.bool:
+            holds = graph.call_function(aten.ne.Scalar, (condition, 0))
+            holds.meta["val"] = condition.meta["val"].to(torch.bool)
+        kept = graph.call_function(REQUIRE, (result, holds, number))
+    for node in (holds, kept):
+        for key in ("stack_trace", "nn_module_stack"):
+            if key in assertion.meta:
+                node.meta.setdefault(key, assertion.meta[key])
+    kept.meta["val"] = result.meta["val"]
+    results[place] = kept
+    output.args = (tuple(results),)
+    traced.program.graph_signature.output_specs[place].arg = TensorArgument(kept.name)
