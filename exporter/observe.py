@@ -259,7 +259,11 @@ def _profiling(watch: _Watch) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.setprofile(before)
+        if before is None or callable(before):
+            sys.setprofile(before)
+        else:  # a profiler written in C, such as cProfile's, puts itself in
+            sys.setprofile(None)
+            before.enable()
 
 
 class _TensorAccess(TorchFunctionMode):
