@@ -23,3 +23,13 @@ torch.manual_seed(0)
 model = TextEncoder()
 example_inputs = (torch.randint(0, 30000, (2, 16)),)
 axes = {"input_ids": ("batch", "seq")}
+
+# For the benchmark of the tools.
+dynamic = ["batch=1..16", "seq=1..1024"]
+sizes = [
+    "batch=1,seq=16",
+    "batch=1,seq=128",
+    "batch=4,seq=128",
+    "batch=1,seq=512",
+    "batch=16,seq=64",
+]

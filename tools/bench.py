@@ -1,0 +1,175 @@
+"""``tcexport bench``: a bundle timed beside eager, torch.compile, AOTInductor and ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import click
+
+from ..artifacts.container import open_bundle
+from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.names import suggestions
+from .bench_measure import measure
+from .bench_plot import svg
+from .bench_report import text_lines
+from .bench_results import Results, as_data
+from .bench_runtimes import BUNDLE, RUNTIMES
+from .bench_sizes import parse_sizes
+from .progress import Progress
+from .sources import output_options
+
+_BUNDLE_FAILED = 5
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--against",
+    metavar="SOURCE",
+    help="The source that BUNDLE was made from: its model runs beside the bundle, and eager's "
+    "answers are what every runtime is compared with.",
+)
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="INPUT=VALUE",
+    help="An example input of SOURCE, as it was given to `export`.",
+)
+@click.option(
+    "--sizes",
+    "sizes",
+    multiple=True,
+    metavar="NAME=SIZE,…",
+    help="A size to time, `batch=1,seq=16`. Repeatable. By default the smallest, the example's, a "
+    "medium one and the largest that is affordable.",
+)
+@click.option(
+    "--runtimes",
+    metavar="NAME,…",
+    help=f"Which of {','.join(RUNTIMES)}; by default all that there is a source for.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Worker threads of every runtime; by default what the bundle's runtime would take.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Bursts of each runtime at each size.",
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Where to draw the ratios, as an SVG."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Where to write the results as JSON."
+)
+@output_options
+@click.pass_context
+def command(
+    context: click.Context,
+    bundle: Path,
+    against: str | None,
+    inputs: tuple[str, ...],
+    sizes: tuple[str, ...],
+    runtimes: str | None,
+    threads: int | None,
+    rounds: int,
+    plot: Path | None,
+    output: Path | None,
+    quiet: bool,
+    verbose: bool,
+    form: str,
+) -> None:
+    """Time BUNDLE, alone or beside other runtimes of the same model.
+
+    Each runtime has a process of its own and the same number of threads; they take turns, a burst
+    of calls each. Medians, quartiles, and how many times longer than the bundle the others take. A
+    runtime whose answer is not eager's is marked, and its time counts for nothing.
+
+    \b
+      tcexport bench m.tcpkg --against model.py
+      tcexport bench m.tcpkg --against model.py --sizes batch=1,seq=16 --sizes batch=4,seq=128 \\
+          --threads 2 --plot ratios.svg -o results.json
+    """
+    with open_bundle(bundle) as opened:
+        contract = opened.manifest.contract
+    from ..runtime.threads import thread_count
+
+    wanted = _runtimes(runtimes, against)
+    for path in (plot, output):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(
+                Diagnostic("TC012", f"cannot write {path}: there is no folder {path.parent}")
+            )
+    with Progress(quiet) as progress, redirect_stdout(sys.stderr):
+        results = measure(
+            bundle,
+            against=against,
+            inputs=inputs,
+            runtimes=wanted,
+            sizes=[parse_sizes(each, contract) for each in sizes],
+            threads=thread_count(threads),
+            rounds=rounds,
+            progress=progress,
+        )
+    text = json.dumps(as_data(results), indent=1)
+    click.echo(text if form == "json" else "\n".join(text_lines(results)))
+    if output is not None:
+        _write(output, text + "\n")
+    if plot is not None:
+        _write(plot, svg(results))
+    if not _bundle_is_right(results):
+        context.exit(_BUNDLE_FAILED)
+
+
+def _runtimes(typed: str | None, against: str | None) -> tuple[str, ...]:
+    """The runtimes that are asked for, in the order of `RUNTIMES`."""
+    if typed is None:
+        return RUNTIMES if against is not None else (BUNDLE,)
+    names = [name.strip() for name in typed.split(",")]
+    for name in names:
+        if name not in RUNTIMES:
+            raise UsageError(
+                Diagnostic(
+                    "TC008",
+                    f"--runtimes {typed}: there is no runtime {name or '(nothing)'}",
+                    notes=(f"runtimes: {', '.join(RUNTIMES)}",),
+                    tries=tuple(f"--runtimes {each}" for each in suggestions(name, RUNTIMES)[:1]),
+                )
+            )
+    peers = [name for name in names if name != BUNDLE]
+    if peers and against is None:
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                f"--runtimes {typed}: {', '.join(peers)} cannot run without the model's source",
+                tries=("--against model.py",),
+            )
+        )
+    return tuple(name for name in RUNTIMES if name in (*names, BUNDLE))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(
+            Diagnostic("TC012", f"cannot write {path}: {error.strerror or error}")
+        ) from None
+
+
+def _bundle_is_right(results: Results) -> bool:
+    """Whether the bundle answered everywhere, and nowhere otherwise than eager."""
+    ours = results.runtime(BUNDLE)
+    return (
+        ours is not None
+        and not ours.failure
+        and not any(each.failure or each.right is False for each in ours.timings)
+    )
