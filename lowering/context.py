@@ -12,10 +12,12 @@ from tvm import relax, te, tirx
 
 from .symbols import Shape, Size, Symbols, as_size, product
 from .targets import CpuTarget
-from .tensor import TORCH_DTYPES, Constant, Tensor
+from .tensor import HALVES, TORCH_DTYPES, Constant, Tensor
 from .weights import WeightStore
 
 Build = Callable[..., te.Tensor]
+
+_SMALL = 1 << 14  # elements of a constant that is converted at export, in a copy of its own
 
 
 class Unsupported(Exception):
@@ -29,7 +31,11 @@ class Unsupported(Exception):
 
 @dataclass
 class Context:
-    """The state of one lowering of a graph for one target."""
+    """The state of one lowering of a graph for one target.
+
+    While ``wide``, a converter works on float32 in the place of half-precision floats; what it is
+    given is converted before, and what it gives is rounded after.
+    """
 
     builder: relax.BlockBuilder
     target: CpuTarget
@@ -38,6 +44,7 @@ class Context:
     parameters: dict[str, relax.Var] = field(default_factory=dict)
     unguarded: list[str] = field(default_factory=list)
     node: torch.fx.Node | None = None
+    wide: bool = False
 
     # The result that the trace promises.
 
@@ -170,6 +177,10 @@ class Context:
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
         if tensor.dtype == dtype:
             return tensor
+        constant = tensor.constant
+        if constant is not None and constant.value.numel() <= _SMALL:
+            value = constant.value.to(TORCH_DTYPES[dtype])
+            return constant_tensor(Constant(f"{constant.name}:{dtype}", value))
         return self.compute(
             "cast",
             [tensor],
@@ -183,9 +194,12 @@ class Context:
     def derived(
         self, constant: Constant, suffix: str, make: Callable[[np.ndarray], np.ndarray]
     ) -> Tensor:
-        """A weight in another form, made once at export: packed, transposed, folded."""
+        """A weight in another form, made once at export: packed, transposed.
+
+        ``make`` only moves elements: it gets the bits of those that numpy has no dtype for.
+        """
         name = f"{constant.name}:{suffix}"
-        value = self.weights.derive(name, lambda: make(constant.value.numpy()))
+        value = self.weights.derive(name, constant.value, make)
         return constant_tensor(Constant(name, value))
 
 
@@ -196,11 +210,14 @@ def constant_tensor(constant: Constant) -> Tensor:
 
 def convert(value: Any, dtype: str) -> Any:
     """An element in another dtype, with the rules of torch: non-zero is True, floats truncate."""
-    if str(value.ty.dtype) == dtype:
+    own = str(value.ty.dtype)
+    if own == dtype:
         return value
+    if own in HALVES or (dtype in HALVES and own != "float32"):
+        return convert(value.astype("float32"), dtype)  # every way leads over float32, as in torch
     if dtype == "bool":
-        zero = tirx.const(0, str(value.ty.dtype))
-        if "float" in str(value.ty.dtype):  # NaN is True, and NE would say that it is 0
+        zero = tirx.const(0, own)
+        if "float" in own:  # NaN is True, and NE would say that it is 0
             return tirx.any(value < zero, value > zero, tirx.isnan(value))
         return tirx.NE(value, zero)
     return value.astype(dtype)

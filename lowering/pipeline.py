@@ -6,6 +6,7 @@ import tvm
 from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
+from .kernels.half import bfloat16_as_bits
 from .kernels.prim_func import PASS_CONFIG
 from .kernels.schedule import mark_noalias, schedule_rest
 from .shape_functions import order_stores
@@ -41,7 +42,8 @@ def compile_module(module: IRModule, target: CpuTarget) -> relax.VMExecutable:
         ]
     )
     with llvm, tvm.transform.PassContext(config=PASS_CONFIG):
-        module = mark_noalias(order_stores(plan(schedule_rest(fuse(module), target))))
+        module = plan(bfloat16_as_bits(schedule_rest(fuse(module), target)))
+        module = mark_noalias(order_stores(module))
         _refuse_foreign_functions(module)
         return tvm.compile(
             module,

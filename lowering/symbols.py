@@ -161,6 +161,8 @@ class Symbols:
 
         Floating-point expressions are computed in double, as Python does, and rounded once.
         """
+        if dtype in ("float16", "bfloat16"):
+            return self.number(value, "float32").astype(dtype)
         if isinstance(value, (bool, int, float)):
             return tirx.const(value, dtype)
         if getattr(value, "is_Boolean", False):

@@ -9,8 +9,10 @@ import torch
 
 from .symbols import Shape
 
-# Everything else is refused: half-precision types need accumulation rules of their own.
+# Everything else is refused.
 DTYPES: dict[torch.dtype, str] = {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
     torch.float32: "float32",
     torch.float64: "float64",
     torch.int8: "int8",
@@ -21,6 +23,9 @@ DTYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
 }
 TORCH_DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in DTYPES.items()}
+
+# As in eager mode, an op on these computes in float32 and rounds its result.
+HALVES = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.export.graph_signature import InputKind
 
+from ..artifacts.weights import Weight
 from .tensor import Constant
 
 
@@ -44,6 +45,13 @@ def constants(program: torch.export.ExportedProgram) -> dict[str, Constant]:
     return found
 
 
+def weight_of(value: torch.Tensor) -> Weight:
+    """A constant as a weights file holds it: of a dtype that numpy lacks, the bits."""
+    dtype = str(value.dtype).removeprefix("torch.")
+    bits = value.view(torch.uint16) if value.dtype is torch.bfloat16 else value
+    return Weight(bits.numpy(), dtype)
+
+
 class WeightStore:
     """The constants that kernels use, in the order of their first use, each once.
 
@@ -54,9 +62,12 @@ class WeightStore:
         self._derived: dict[str, torch.Tensor] = {}
         self.kept: dict[str, torch.Tensor] = {}
 
-    def derive(self, name: str, make: Callable[[], np.ndarray]) -> torch.Tensor:
+    def derive(
+        self, name: str, value: torch.Tensor, make: Callable[[np.ndarray], np.ndarray]
+    ) -> torch.Tensor:
         if name not in self._derived:
-            self._derived[name] = torch.from_numpy(np.ascontiguousarray(make()))
+            made = np.ascontiguousarray(make(weight_of(value).data))
+            self._derived[name] = torch.from_numpy(made).view(value.dtype)
         return self._derived[name]
 
     def keep(self, constant: Constant) -> None:

@@ -86,7 +86,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         from .link import find_linker, link
         from .pipeline import compile_module
         from .targets import CPU_TARGETS
-        from .weights import WeightStore, constants
+        from .weights import WeightStore, constants, weight_of
 
     linkers = {name: find_linker(CPU_TARGETS[name]) for name in targets}
     with stage("read the program"):
@@ -103,7 +103,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
             raise AssertionError(f"{name} wants other arguments than {targets[0]}")
     with stage("write weights"):
         write_weights(
-            weights_path(workdir), {name: store.kept[name].numpy() for name in first.weights}
+            weights_path(workdir), {name: weight_of(store.kept[name]) for name in first.weights}
         )
     needs = []
     for name in targets:

@@ -11,13 +11,13 @@ from tvm import te, tirx
 from ..context import Context, Unsupported, constant_tensor
 from ..kernels.conv import conv2d, pack_conv
 from ..symbols import Shape, Symbols, as_shape
-from ..tensor import Constant, Tensor
+from ..tensor import HALVES, Constant, Tensor
 from .elementwise import pointwise
 from .linear import ACTIVATIONS
 from .registry import converter
 
 
-@converter("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")
+@converter("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", takes_halves=True)
 def convert_conv(
     ctx: Context,
     input: Tensor,
@@ -45,7 +45,7 @@ def convert_conv(
     return ctx.reshape(result, expected)
 
 
-@converter("aten.convolution.default")
+@converter("aten.convolution.default", takes_halves=True)
 def convert_convolution(
     ctx: Context,
     input: Tensor,
@@ -82,12 +82,27 @@ def convolve(
 ) -> Tensor:
     """``[n, c, …]`` by ``[o, c/groups, …]`` → ``shape``: correlation, zeros outside; then bias and
     activation."""
-    if x.dtype == "float32" and weight.constant is not None and weight.rank in (3, 4):
+    if x.dtype in HALVES:
+        result = convolve(
+            ctx,
+            ctx.cast(x, "float32"),
+            ctx.cast(weight, "float32"),
+            None if bias is None else ctx.cast(bias, "float32"),
+            shape,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            activation=activation,
+        )
+        return ctx.cast(result, x.dtype)
+    fixed = all(isinstance(size, int) for size in weight.shape)
+    if x.dtype == "float32" and fixed and weight.rank in (3, 4):
         return _in_a_kernel(
-            ctx, x, weight.constant, bias, shape, stride, padding, dilation, groups, activation
+            ctx, x, weight, bias, shape, stride, padding, dilation, groups, activation
         )
     outputs, inputs, *window = weight.shape
-    if not all(isinstance(size, int) for size in weight.shape):
+    if not fixed:
         raise Unsupported("with a weight whose shape varies")
     per_group = outputs // groups
     zero = tirx.IntImm("int64", 0)
@@ -136,7 +151,7 @@ def convolve(
 def _in_a_kernel(
     ctx: Context,
     x: Tensor,
-    weight: Constant,
+    weight: Tensor,
     bias: Tensor | None,
     shape: Shape,
     stride: Sequence[int],
@@ -146,9 +161,14 @@ def _in_a_kernel(
     activation: str | None,
 ) -> Tensor:
     """Over two axes; a convolution over one is one over a plane of one line."""
-    line = weight.value.dim() == 3
-    packed = ctx.derived(weight, "conv", lambda w: pack_conv(w[:, :, None] if line else w))
-    filters, group_channels, *window = packed.shape
+    line = weight.rank == 3
+    if weight.constant is not None:
+        packed = ctx.derived(
+            weight.constant, "conv", lambda w: pack_conv(w[:, :, None] if line else w)
+        )
+    else:  # row-major, as the kernel reads it
+        packed = ctx.reshape(weight, (*weight.shape[:2], 1, weight.shape[2])) if line else weight
+    filters, group_channels, *window = (int(size) for size in packed.shape)
 
     def pair(values: Sequence[int], first: int) -> tuple[int, int]:
         return (first, values[0]) if line else (values[0], values[1])

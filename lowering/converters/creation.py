@@ -69,11 +69,11 @@ def _triangle(ctx: Context, x: Tensor, diagonal: int, upper: bool) -> Tensor:
     return ctx.compute("triu" if upper else "tril", [x], x.shape, x.dtype, element)
 
 
-@converter("aten.triu.default")
+@converter("aten.triu.default", takes_halves=True)
 def convert_triu(ctx: Context, x: Tensor, diagonal: int) -> Tensor:
     return _triangle(ctx, x, diagonal, upper=True)
 
 
-@converter("aten.tril.default")
+@converter("aten.tril.default", takes_halves=True)
 def convert_tril(ctx: Context, x: Tensor, diagonal: int) -> Tensor:
     return _triangle(ctx, x, diagonal, upper=False)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from tvm import tirx
 
 from ..context import (
@@ -17,7 +18,7 @@ from ..context import (
     result_dtype,
 )
 from ..symbols import Scalar
-from ..tensor import DTYPES, Tensor
+from ..tensor import DTYPES, HALVES, TORCH_DTYPES, Tensor
 from .registry import converter
 
 Operand = Any  # Tensor | Scalar
@@ -35,8 +36,11 @@ def pointwise(
     """Emit ``element`` over the broadcast operands, each converted to ``dtype`` first.
 
     ``result`` is the dtype that ``element`` gives, ``dtype`` unless said otherwise. Numbers and
-    constants of one element become part of the kernel.
+    constants of one element become part of the kernel. Half-precision floats are computed in
+    float32.
     """
+    result = result or dtype
+    dtype = "float32" if dtype in HALVES else dtype
     shape = broadcast(*(o.shape for o in operands if isinstance(o, Tensor)))
     inputs = [o for o in operands if isinstance(o, Tensor) and _number(o) is None]
 
@@ -51,9 +55,9 @@ def pointwise(
                 assert isinstance(operand, Tensor)
                 read = next(remaining)(*broadcast_index(operand.shape, position))
                 elements.append(convert(read, dtype))
-        return element(*elements)
+        return convert(element(*elements), result)
 
-    return ctx.compute(name, inputs, shape, result or dtype, value)
+    return ctx.compute(name, inputs, shape, result, value)
 
 
 def _number(operand: Operand) -> Any:
@@ -65,16 +69,26 @@ def _number(operand: Operand) -> Any:
     return None
 
 
+def rounded(operand: Operand, dtype: str) -> Operand:
+    """A number as torch takes it into an op of half-precision floats that is not continuous, where
+    the last digit decides."""
+    number = _number(operand)
+    if dtype not in HALVES or not isinstance(number, (int, float)):
+        return operand
+    return torch.tensor(number, dtype=TORCH_DTYPES[dtype]).item()
+
+
 def dtype_of_result(ctx: Context) -> str:
-    """The dtype that the trace gives the node's result."""
+    """The dtype that a converter is to give: the trace's, or float32 for a narrower float."""
     dtype = ctx.expected().dtype
     if dtype not in DTYPES:
         raise Unsupported(f"with dtype {dtype}")
-    return DTYPES[dtype]
+    name = DTYPES[dtype]
+    return "float32" if ctx.wide and name in HALVES else name
 
 
 def is_float(dtype: str) -> bool:
-    return dtype.startswith("float")
+    return "float" in dtype
 
 
 # Elements that more than one op is made of.
@@ -474,11 +488,12 @@ _COMPARISONS: dict[str, Element] = {
 
 
 def _register_comparison(name: str, element: Element) -> None:
-    @converter(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
+    @converter(f"aten.{name}.Tensor", f"aten.{name}.Scalar", takes_halves=True)
     def convert_comparison(ctx: Context, x: Tensor, other: Operand) -> Tensor:
         dtype = result_dtype(x, other)
         if dtype == "bool":
             dtype = "int8"
+        other = rounded(other, dtype)
         return pointwise(ctx, name, element, x, other, dtype=dtype, result="bool")
 
 
@@ -581,6 +596,7 @@ def convert_masked_fill(ctx: Context, x: Tensor, mask: Tensor, value: Operand) -
     "aten._to_copy.default",
     "aten.to.dtype",
     "prims.convert_element_type.default",
+    takes_halves=True,
 )
 def convert_to_copy(ctx: Context, x: Tensor) -> Tensor:
     return ctx.cast(x, dtype_of_result(ctx))
@@ -592,6 +608,7 @@ def convert_to_copy(ctx: Context, x: Tensor) -> Tensor:
     "aten.alias.default",
     "aten.detach.default",
     "aten.lift_fresh_copy.default",
+    takes_halves=True,
 )
 def convert_clone(ctx: Context, x: Tensor) -> Tensor:
     return x  # nothing in the graph writes to a tensor, so the same one will do

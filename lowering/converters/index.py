@@ -42,7 +42,7 @@ def position_in(ctx: Context, index: Tensor, size: Size, *, wraps: bool) -> Any:
     return position
 
 
-@converter("aten.embedding.default")
+@converter("aten.embedding.default", takes_halves=True)
 def convert_embedding(
     ctx: Context,
     weight: Tensor,
@@ -62,7 +62,7 @@ def convert_embedding(
     return ctx.compute("embedding", [weight, indices], shape, weight.dtype, element)
 
 
-@converter("aten.index_select.default")
+@converter("aten.index_select.default", takes_halves=True)
 def convert_index_select(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
     axis = axis_of(dim, x.rank)
     flat = index if index.rank else ctx.reshape(index, (1,))
@@ -77,7 +77,7 @@ def convert_index_select(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Te
     return ctx.compute("index_select", [x, flat], shape, x.dtype, element)
 
 
-@converter("aten.gather.default")
+@converter("aten.gather.default", takes_halves=True)
 def convert_gather(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
     if not x.rank or not index.rank:
         raise Unsupported("of a tensor without axes")
@@ -92,7 +92,7 @@ def convert_gather(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
     return ctx.compute("gather", [x, index], index.shape, x.dtype, element)
 
 
-@converter("aten.index.Tensor")
+@converter("aten.index.Tensor", takes_halves=True)
 def convert_index(ctx: Context, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     picked = {axis: index for axis, index in enumerate(indices) if index is not None}
     if any(index.dtype == "bool" for index in picked.values()):

@@ -10,10 +10,12 @@ from ..context import Context, Unsupported, broadcast, broadcast_index
 from ..kernels import gemm
 from ..kernels.matmul import batched_matmul
 from ..symbols import Scalar, Shape, Symbols, product
-from ..tensor import Constant, Tensor
+from ..tensor import HALVES, Constant, Tensor
 from . import elementwise
 from .elementwise import pointwise
 from .registry import converter
+
+_PACKED = HALVES | {"float32"}
 
 ACTIVATIONS = {
     "relu": elementwise.relu,
@@ -34,7 +36,7 @@ def linear(
 ) -> Tensor:
     """act(x Wᵀ + bias) + residual, with the weight ``[n, k]`` packed at export where it can be."""
     shape = (*x.shape[:-1], weight.shape[0])
-    if weight.constant is not None and x.dtype == weight.dtype == "float32":
+    if weight.constant is not None and x.dtype == weight.dtype and x.dtype in _PACKED:
         return _packed(ctx, x, weight.constant, bias, activation, residual)
     wide = weight if x.rank <= 2 else ctx.reshape(weight, (1,) * (x.rank - 2) + weight.shape)
     left = x if x.rank > 1 else ctx.reshape(x, (1, *x.shape))
@@ -61,7 +63,8 @@ def _packed(
     shape = (*x.shape[:-1], n)
     flat = (product(x.shape[:-1]), n)
     packed = ctx.derived(weight, f"packed{gemm.PANEL}", gemm.pack)
-    inputs = [ctx.reshape(x, (flat[0], k)), packed]
+    dtype = x.dtype
+    inputs = [ctx.reshape(ctx.cast(x, "float32"), (flat[0], k)), packed]
     if bias is not None:
         inputs.append(bias)
     if residual is not None:
@@ -73,8 +76,9 @@ def _packed(
         activation=activation,
         residual=residual is not None,
         target=ctx.target,
+        dtype=dtype,
     )
-    return ctx.reshape(ctx.call(f"gemm_{n}x{k}", function, inputs, flat), shape)
+    return ctx.reshape(ctx.call(f"gemm_{n}x{k}", function, inputs, flat, dtype), shape)
 
 
 def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = False) -> Tensor:
@@ -84,6 +88,9 @@ def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = Fa
     """
     if a.dtype != b.dtype:
         raise Unsupported(f"of {a.dtype} and {b.dtype}")
+    if a.dtype in HALVES:
+        left, right = ctx.cast(a, "float32"), ctx.cast(b, "float32")
+        return ctx.cast(matrix_product(ctx, left, right, transpose_b=transpose_b), a.dtype)
     rows, inner = a.shape[-2:]
     columns = b.shape[-2] if transpose_b else b.shape[-1]
     outer = broadcast(a.shape[:-2], b.shape[:-2])
@@ -134,28 +141,31 @@ def _batched(ctx: Context, a: Tensor, b: Tensor, shape: Shape, transpose_b: bool
 
 def product_of(ctx: Context, a: Tensor, b: Tensor) -> Tensor:
     """``a @ b``; a constant matrix on the right is packed."""
-    if b.constant is not None and b.rank == 2 and a.dtype == b.dtype == "float32":
-        turned = Constant(f"{b.constant.name}:t", b.constant.value.t())
-        return _packed(ctx, a, turned, None, None, None)
+    if b.constant is not None and b.rank == 2 and a.dtype == b.dtype and a.dtype in _PACKED:
+        return _packed(ctx, a, _turned(b.constant), None, None, None)
     return matrix_product(ctx, a, b)
 
 
-@converter("aten.linear.default")
+def _turned(weight: Constant) -> Constant:
+    return Constant(f"{weight.name}:t", weight.value.t())
+
+
+@converter("aten.linear.default", takes_halves=True)
 def convert_linear(ctx: Context, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return linear(ctx, input, weight, bias)
 
 
-@converter("aten.mm.default")
+@converter("aten.mm.default", takes_halves=True)
 def convert_mm(ctx: Context, x: Tensor, mat2: Tensor) -> Tensor:
     return product_of(ctx, x, mat2)
 
 
-@converter("aten.bmm.default")
+@converter("aten.bmm.default", takes_halves=True)
 def convert_bmm(ctx: Context, x: Tensor, mat2: Tensor) -> Tensor:
     return product_of(ctx, x, mat2)
 
 
-@converter("aten.matmul.default")
+@converter("aten.matmul.default", takes_halves=True)
 def convert_matmul(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
     left = x if x.rank > 1 else ctx.reshape(x, (1, *x.shape))
     right = other if other.rank > 1 else ctx.reshape(other, (*other.shape, 1))
@@ -168,24 +178,29 @@ def convert_matmul(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
     return ctx.reshape(result, tuple(shape))
 
 
-@converter("aten.dot.default")
+@converter("aten.dot.default", takes_halves=True)
 def convert_dot(ctx: Context, x: Tensor, tensor: Tensor) -> Tensor:
     return convert_matmul(ctx, x, tensor)
 
 
-@converter("aten.mv.default")
+@converter("aten.mv.default", takes_halves=True)
 def convert_mv(ctx: Context, x: Tensor, vec: Tensor) -> Tensor:
     return convert_matmul(ctx, x, vec)
 
 
-@converter("aten.addmm.default")
+@converter("aten.addmm.default", takes_halves=True)
 def convert_addmm(
     ctx: Context, x: Tensor, mat1: Tensor, mat2: Tensor, beta: Scalar, alpha: Scalar
 ) -> Tensor:
+    weight = mat2.constant
+    row = x.rank == 1 and x.shape == (mat2.shape[1],)
+    if alpha == beta == 1 and row and weight is not None and mat1.dtype in _PACKED:
+        if x.dtype == mat1.dtype == mat2.dtype:
+            return _packed(ctx, mat1, _turned(weight), x, None, None)
     return _sum_with(ctx, x, product_of(ctx, mat1, mat2), beta, alpha)
 
 
-@converter("aten.baddbmm.default")
+@converter("aten.baddbmm.default", takes_halves=True)
 def convert_baddbmm(
     ctx: Context, x: Tensor, batch1: Tensor, batch2: Tensor, beta: Scalar, alpha: Scalar
 ) -> Tensor:
@@ -203,6 +218,6 @@ def _sum_with(ctx: Context, x: Tensor, result: Tensor, beta: Scalar, alpha: Scal
         return pointwise(ctx, "add", lambda a, b: a + b, x, result, dtype=dtype)
 
     def element(a: Any, b: Any) -> Any:
-        return tirx.const(beta, dtype) * a + tirx.const(alpha, dtype) * b
+        return elementwise.constant(beta, a) * a + elementwise.constant(alpha, b) * b
 
     return pointwise(ctx, "add", element, x, result, dtype=dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from tvm import te, tirx
 
 from ..context import Context, Unsupported, axis_of
@@ -96,7 +97,7 @@ def convert_rms_norm(
     eps: float | None,
 ) -> Tensor:
     dtype, axes = input.dtype, len(normalized_shape)
-    offset = {"float32": 2.0**-23, "float64": 2.0**-52}[dtype] if eps is None else eps
+    offset = torch.finfo(ctx.expected().dtype).eps if eps is None else eps
     width = product(input.shape[input.rank - axes :])
     if dtype == "float32" and isinstance(width, int):
         rows = (product(input.shape[: input.rank - axes]), width)

@@ -5,6 +5,9 @@ called ``x``. Arguments are bound by name and defaults filled in, as the schema 
 that a converter does not take must have its default value, else the use is refused; so nothing is
 ever dropped. Tensors arrive as `Tensor`, sizes and numbers as ints, floats or sympy expressions,
 lists as tuples.
+
+Half-precision floats come to a converter as float32, and its results are rounded, unless it says
+that it ``takes_halves``: because it moves elements and does not compute, or rounds by itself.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from typing import Any
 import torch
 
 from ..context import Context, Unsupported
+from ..tensor import DTYPES, HALVES, Tensor
 
 Converter = Callable[..., Any]
 
 CONVERTERS: dict[str, Converter] = {}
 _PARAMETERS: dict[Converter, frozenset[str]] = {}
+_TAKES_HALVES: set[Converter] = set()
 
 # Where a result lies and how it is laid out is not the graph's business; its dtype is taken from
 # the trace's own result, which every converter's result is held against.
@@ -29,11 +34,13 @@ _IMMATERIAL = frozenset(
 )
 
 
-def converter(*names: str) -> Callable[[Converter], Converter]:
+def converter(*names: str, takes_halves: bool = False) -> Callable[[Converter], Converter]:
     """Register a converter for ops by name, such as ``aten.linear.default``."""
 
     def register(function: Converter) -> Converter:
         _PARAMETERS[function] = frozenset(list(inspect.signature(function).parameters)[1:])
+        if takes_halves:
+            _TAKES_HALVES.add(function)
         for name in names:
             if name in CONVERTERS:
                 raise ValueError(f"{name} has two converters")
@@ -77,6 +84,37 @@ def convert_node(ctx: Context, node: torch.fx.Node, read: Callable[[Any], Any]) 
         if name not in taken and name not in _IMMATERIAL and value != defaults[name]:
             raise Unsupported(f"with {name}={value}")
     ctx.node = node
-    return function(
-        ctx, **{name: read(value) for name, value in arguments.items() if name in taken}
-    )
+    operands = {name: read(value) for name, value in arguments.items() if name in taken}
+    if function in _TAKES_HALVES:
+        return function(ctx, **operands)
+    return in_float32(ctx, node, lambda: function(ctx, **_widened(ctx, operands)))
+
+
+def in_float32(ctx: Context, node: torch.fx.Node, compute: Callable[[], Any]) -> Any:
+    """What ``compute`` gives for a node, rounded to the half-precision floats of the trace."""
+    ctx.wide = True
+    try:
+        result = compute()
+    finally:
+        ctx.wide = False
+    expected = node.meta["val"]
+    if isinstance(result, list):
+        return [_narrowed(ctx, a, b) for a, b in zip(result, expected, strict=True)]
+    return _narrowed(ctx, result, expected)
+
+
+def _widened(ctx: Context, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return ctx.cast(value, "float32") if value.dtype in HALVES else value
+    if isinstance(value, tuple):
+        return tuple(_widened(ctx, each) for each in value)
+    if isinstance(value, dict):
+        return {name: _widened(ctx, each) for name, each in value.items()}
+    return value
+
+
+def _narrowed(ctx: Context, result: Tensor | None, expected: Any) -> Tensor | None:
+    dtype = None if result is None else DTYPES.get(expected.dtype)
+    if result is None or dtype not in HALVES or result.dtype != "float32":
+        return result
+    return ctx.cast(result, dtype)

@@ -17,19 +17,23 @@ def to_expected(ctx: Context, x: Tensor) -> Tensor:
     return ctx.reshape(x, as_shape(ctx.expected().shape))
 
 
-@converter("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
+@converter(
+    "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", takes_halves=True
+)
 def convert_view(ctx: Context, x: Tensor, size: Any = None, shape: Any = None) -> Tensor:
     return to_expected(ctx, x)
 
 
-@converter("aten.unsqueeze.default", "aten.squeeze.dim", "aten.flatten.using_ints")
+@converter(
+    "aten.unsqueeze.default", "aten.squeeze.dim", "aten.flatten.using_ints", takes_halves=True
+)
 def convert_unsqueeze(
     ctx: Context, x: Tensor, dim: Any = None, start_dim: Any = None, end_dim: Any = None
 ) -> Tensor:
     return to_expected(ctx, x)
 
 
-@converter("aten.squeeze.default", "aten.squeeze.dims")
+@converter("aten.squeeze.default", "aten.squeeze.dims", takes_halves=True)
 def convert_squeeze(ctx: Context, x: Tensor, dim: Any = None) -> Tensor:
     return to_expected(ctx, x)
 
@@ -49,12 +53,12 @@ def permute(ctx: Context, x: Tensor, order: Sequence[int]) -> Tensor:
     return ctx.compute("permute", [x], shape, x.dtype, element)
 
 
-@converter("aten.permute.default")
+@converter("aten.permute.default", takes_halves=True)
 def convert_permute(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
     return permute(ctx, x, dims)
 
 
-@converter("aten.transpose.int")
+@converter("aten.transpose.int", takes_halves=True)
 def convert_transpose(ctx: Context, x: Tensor, dim0: int, dim1: int) -> Tensor:
     order = list(range(x.rank))
     a, b = axis_of(dim0, x.rank), axis_of(dim1, x.rank)
@@ -62,12 +66,12 @@ def convert_transpose(ctx: Context, x: Tensor, dim0: int, dim1: int) -> Tensor:
     return permute(ctx, x, order)
 
 
-@converter("aten.t.default")
+@converter("aten.t.default", takes_halves=True)
 def convert_t(ctx: Context, x: Tensor) -> Tensor:
     return permute(ctx, x, list(range(x.rank))[::-1])
 
 
-@converter("aten.expand.default")
+@converter("aten.expand.default", takes_halves=True)
 def convert_expand(ctx: Context, x: Tensor, size: Any) -> Tensor:
     shape = as_shape(ctx.expected().shape)
     if shape == x.shape:
@@ -118,7 +122,7 @@ def part(ctx: Context, x: Tensor, axis: int, start: Size, step: int, length: Siz
     return ctx.compute("slice", [x], shape, x.dtype, element)
 
 
-@converter("aten.slice.Tensor")
+@converter("aten.slice.Tensor", takes_halves=True)
 def convert_slice(ctx: Context, x: Tensor, dim: int, start: Any, end: Any, step: Any) -> Tensor:
     if not isinstance(step, int):
         raise Unsupported("with a step that is not a constant")
@@ -128,7 +132,7 @@ def convert_slice(ctx: Context, x: Tensor, dim: int, start: Any, end: Any, step:
     return part(ctx, x, axis, 0 if start is None else start, step, length)
 
 
-@converter("aten.narrow.default")
+@converter("aten.narrow.default", takes_halves=True)
 def convert_narrow(ctx: Context, x: Tensor, dim: int, start: Any, length: Any) -> Tensor:
     axis = axis_of(dim, x.rank)
     return part(ctx, x, axis, start, 1, as_size(ctx.expected().shape[axis]))
@@ -145,12 +149,12 @@ def pick(ctx: Context, x: Tensor, axis: int, index: Size) -> Tensor:
     return ctx.compute("select", [x], shape, x.dtype, element)
 
 
-@converter("aten.select.int")
+@converter("aten.select.int", takes_halves=True)
 def convert_select(ctx: Context, x: Tensor, dim: int, index: Any) -> Tensor:
     return pick(ctx, x, axis_of(dim, x.rank), index)
 
 
-@converter("aten.unbind.int")
+@converter("aten.unbind.int", takes_halves=True)
 def convert_unbind(ctx: Context, x: Tensor, dim: int) -> list[Tensor]:
     axis = axis_of(dim, x.rank)
     return [pick(ctx, x, axis, position) for position in range(len(ctx.expected()))]
@@ -160,6 +164,7 @@ def convert_unbind(ctx: Context, x: Tensor, dim: int) -> list[Tensor]:
     "aten.split.Tensor",
     "aten.split_with_sizes.default",
     "aten.chunk.default",
+    takes_halves=True,
 )
 def convert_split(
     ctx: Context,
@@ -203,7 +208,7 @@ def concatenate(ctx: Context, tensors: Sequence[Tensor], axis: int, dtype: str) 
     return ctx.compute("concatenate", [ctx.cast(t, dtype) for t in tensors], shape, dtype, element)
 
 
-@converter("aten.cat.default")
+@converter("aten.cat.default", takes_halves=True)
 def convert_cat(ctx: Context, tensors: Sequence[Tensor], dim: int) -> Tensor:
     dtype = str(ctx.expected().dtype).removeprefix("torch.")
     # torch passes over tensors of shape (0,), whatever the rank of the others.
@@ -213,7 +218,7 @@ def convert_cat(ctx: Context, tensors: Sequence[Tensor], dim: int) -> Tensor:
     return concatenate(ctx, tensors, axis_of(dim, tensors[0].rank), dtype)
 
 
-@converter("aten.stack.default")
+@converter("aten.stack.default", takes_halves=True)
 def convert_stack(ctx: Context, tensors: Sequence[Tensor], dim: int) -> Tensor:
     dtype = str(ctx.expected().dtype).removeprefix("torch.")
     axis = axis_of(dim, tensors[0].rank + 1)
@@ -223,7 +228,7 @@ def convert_stack(ctx: Context, tensors: Sequence[Tensor], dim: int) -> Tensor:
     return concatenate(ctx, widened, axis, dtype)
 
 
-@converter("aten.repeat.default")
+@converter("aten.repeat.default", takes_halves=True)
 def convert_repeat(ctx: Context, x: Tensor, repeats: Sequence[Any]) -> Tensor:
     shape = as_shape(ctx.expected().shape)
     inner = (1,) * (len(repeats) - x.rank) + x.shape
@@ -240,7 +245,7 @@ def convert_repeat(ctx: Context, x: Tensor, repeats: Sequence[Any]) -> Tensor:
     return ctx.compute("repeat", [wide], shape, x.dtype, element)
 
 
-@converter("aten.flip.default")
+@converter("aten.flip.default", takes_halves=True)
 def convert_flip(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
     flipped = {axis_of(axis, x.rank) for axis in dims}
 
@@ -257,7 +262,7 @@ def convert_flip(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
     return ctx.compute("flip", [x], x.shape, x.dtype, element)
 
 
-@converter("aten.roll.default")
+@converter("aten.roll.default", takes_halves=True)
 def convert_roll(ctx: Context, x: Tensor, shifts: Sequence[Any], dims: Sequence[int]) -> Tensor:
     if not dims:
         flat = ctx.reshape(x, (product(x.shape),))
@@ -279,7 +284,7 @@ def _roll(ctx: Context, x: Tensor, shifts: dict[int, Size]) -> Tensor:
     return ctx.compute("roll", [x], x.shape, x.dtype, element)
 
 
-@converter("aten.constant_pad_nd.default", "aten.pad.default")
+@converter("aten.constant_pad_nd.default", "aten.pad.default", takes_halves=True)
 def convert_pad(
     ctx: Context, x: Tensor, pad: Sequence[Any], value: Any, mode: str = "constant"
 ) -> Tensor:

@@ -16,14 +16,15 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
+from .half import load_wide, narrow, rounded
 from .prim_func import (
+    FLOAT,
     Expr,
     ceil_div,
     dim,
     div,
     index,
     let,
-    load,
     mod,
     parallel,
     param,
@@ -64,14 +65,18 @@ class _Gemm:
     c: tirx.Buffer
     activation: str | None
     lanes: int
+    dtype: str
 
     def finish(self, value: Expr, row: Expr, column: Expr, lanes: int) -> Expr:
+        """Rounded after each op of the three, as torch rounds the result of each."""
         if self.bias is not None:
-            value = value + load(self.bias, column, lanes=lanes)
-        value = activate(self.activation, value, lanes)
+            value = value + load_wide(self.bias, column, lanes=lanes)
+        if self.activation is not None:
+            value = activate(self.activation, rounded(value, self.dtype, lanes), lanes)
         if self.residual is not None:
-            value = value + load(self.residual, row, column, lanes=lanes)
-        return value
+            value = rounded(value, self.dtype, lanes)
+            value = value + load_wide(self.residual, row, column, lanes=lanes)
+        return narrow(value, self.dtype, lanes)
 
 
 def gemm(
@@ -82,8 +87,10 @@ def gemm(
     activation: str | None,
     residual: bool,
     target: CpuTarget,
+    dtype: str = FLOAT,
 ) -> tirx.PrimFunc:
-    """C = act(A Wᵀ + bias) + residual in float32, for any number of rows.
+    """C = act(A Wᵀ + bias) + residual, for any number of rows, in float32; all but A are stored as
+    ``dtype``.
 
     Parameters of the PrimFunc, in this order: A ``[m, k]``, the packed weight, bias ``[n]`` and
     residual ``[m, n]`` where asked for, C ``[m, n]``. ``activation`` is a name in
@@ -96,12 +103,13 @@ def gemm(
             n=n,
             k=k,
             a=param("A", (m, k)),
-            b=param("B", packed_shape(n, k)),
-            bias=param("bias", (n,)) if bias else None,
-            residual=param("residual", (m, n)) if residual else None,
-            c=param("C", (m, n)),
+            b=param("B", packed_shape(n, k), dtype),
+            bias=param("bias", (n,), dtype) if bias else None,
+            residual=param("residual", (m, n), dtype) if residual else None,
+            c=param("C", (m, n), dtype),
             activation=activation,
             lanes=target.lanes,
+            dtype=dtype,
         )
         return lambda: _emit(operands, m, target)
 
@@ -171,7 +179,7 @@ def _tile(gemm: _Gemm, rows: int, vectors: int, row: Expr, column: Expr) -> None
     def weight(j: int, k: Expr) -> Expr:
         # Which panel, and where in it: a tile is a part of a panel, or some whole panels.
         at = column + index(j * lanes)
-        return load(gemm.b, div(at, PANEL), k, mod(at, PANEL), lanes=lanes)
+        return load_wide(gemm.b, div(at, PANEL), k, mod(at, PANEL), lanes=lanes)
 
     def write(value: Expr, i: Expr, j: Expr, lanes: int) -> None:
         value = gemm.finish(value, row + i, column + j, lanes)

@@ -31,9 +31,8 @@ must be last, because VMShapeLower adds a function (``shape_func``), and Compute
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -46,8 +45,6 @@ from ..targets import CpuTarget
 from . import vector_math
 from .prim_func import ON_STACK, WORTH_THREADS, Expr, as_expression, div, let, lets_by, mod
 
-log = logging.getLogger(__name__)
-
 SCHEDULED = "tcexport.scheduled"
 
 _PARTIALS = 32
@@ -56,7 +53,7 @@ _PIECE = 4096  # elements of a long last axis that make one task
 _COLUMNS = 256  # elements of the last axis that a reduction over other axes keeps in cache
 
 _SPATIAL, _REDUCE = 0, 2  # IterVar.DataPar, IterVar.CommReduce
-_CHEAP_CALLS = {"tirx.if_then_else", "tirx.likely", "tirx.fabs"}
+_CHEAP_CALLS = {"prim.if_then_else", "prim.likely", "tirx.fabs"}
 _POLYNOMIALS = {
     "tirx.exp": vector_math.exp,
     "tirx.log": vector_math.log,
@@ -77,15 +74,16 @@ def schedule_rest(mod: IRModule, target: CpuTarget) -> IRModule:
 
     A function with a stage that is not understood keeps that stage's loops, and stays without the
     mark: ``unscheduled`` lists such functions.
+
+    Raises:
+        NotImplementedError: such a stage takes a maximum or minimum of floats, which TVM's own loops
+            get wrong for NaN.
     """
     updates = {}
     for name, func in mod.functions_items():
         if not isinstance(func, tirx.PrimFunc) or _is_scheduled(func):
             continue
-        try:
-            updates[name] = _schedule(func)
-        except Exception:  # whatever TVM may meet in a function, its own loops are still right
-            log.warning("%s is left as TVM lowered it", name.name_hint, exc_info=True)
+        updates[name] = _schedule(func)
     result = mod.clone()
     for name, func in updates.items():
         result.update_func(name, func)
@@ -142,7 +140,7 @@ class _Stage:
 def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc:
     root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
     if root is None or root.iter_vars or root.match_buffers or root.init is not None:
-        log.info("a function without a root block is left as it is")
+        _refuse_extrema(func.body)
         return func
     nests = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     stages = [_read_stage(nest) for nest in nests]
@@ -151,6 +149,7 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = []
     for nest, stage in zip(nests, stages, strict=True):
         if stage is None:
+            _refuse_extrema(nest)
             body.append(nest)
         elif not (stage.is_injective and stage.stores[0].buffer in inlined):
             body.append(_emit(stage, rewriter))
@@ -164,6 +163,14 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     result = func.with_body(s_tir.SBlockRealize([], True, block))
     return result if None in stages else result.with_attr(SCHEDULED, 1)
+
+
+def _refuse_extrema(statement: tirx.Stmt) -> None:
+    """What is left as TVM lowered it may not take a maximum of floats: NaN would be lost."""
+    found: list[Expr] = []
+    tvm_ffi.structural_walk(statement, ((tirx.Max, tirx.Min), found.append))
+    if any(_is_float(node) for node in found):
+        raise NotImplementedError(f"loops that cannot be scheduled take an extremum: {statement}")
 
 
 def _read_stage(nest: tirx.Stmt) -> _Stage | None:
@@ -329,7 +336,7 @@ def _read_in_branch(reader: _Stage, buffer: tirx.Buffer) -> bool:
     def visit(node: Expr) -> None:
         if isinstance(node, tirx.Select):
             branches.extend((node.true_value, node.false_value))
-        elif isinstance(node.op, ir.Op) and node.op.name == "tirx.if_then_else":
+        elif isinstance(node.op, ir.Op) and node.op.name == "prim.if_then_else":
             branches.extend(node.args[1:])
 
     tvm_ffi.structural_walk(reader.body, ((tirx.Select, ir.Call), visit))
@@ -409,7 +416,7 @@ class _Rewriter:
 
         def call(node: ir.Call, mutator: _Mutator) -> Expr:
             name = node.op.name if isinstance(node.op, ir.Op) else ""
-            if name == "tirx.if_then_else":
+            if name == "prim.if_then_else":
                 condition, yes, no = node.args
                 return choose(condition, yes, no, mutator)
             if name in _POLYNOMIALS and _is_float32(node):
@@ -555,6 +562,9 @@ def _emit(stage: _Stage, rewriter: _Rewriter) -> tirx.Stmt:
     reduction = _read_reduction(stage)
     if stage.is_injective or reduction is None:
         return _emit_by_points(stage, rewriter)
+    # Whichever way it is emitted, it begins with the identity that torch begins with.
+    init = tirx.BufferStore(stage.init.buffer, reduction.identity, stage.init.indices)
+    stage = replace(stage, init=init)
     contiguous = _contiguous(stage, reduction)
     if contiguous is not None:
         return _emit_partials(stage, reduction, contiguous, rewriter)
@@ -795,7 +805,7 @@ def _emit_columns(stage: _Stage, reduction: _Reduction, rewriter: _Rewriter) -> 
 _VECTORIZED_CALLS = {
     "tirx.sqrt",
     "tirx.floor",
-    "tirx.ceil",
+    "prim.ceil",
     "tirx.trunc",
     "tirx.round",
     "tirx.nearbyint",

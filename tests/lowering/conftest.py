@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from tvm import relax
 
 from tcexport.artifacts.weights import read_weights
+from tcexport.exporter.verify import tensor_of
 from tcexport.lowering import worker
 from tcexport.lowering.decompose import decompose
 
@@ -70,21 +71,39 @@ class Compiled:
         library = tvm.runtime.load_module(str(worker.library_path(folder, TARGET)))
         self.vm = relax.VirtualMachine(library, tvm.cpu())
         weights = read_weights(memoryview(worker.weights_path(folder).read_bytes()))
-        self.weights = [tvm.runtime.tensor(weights[name].data) for name in answer.weights]
+        kept = [tensor_of(weights[name]) for name in answer.weights]
+        self.kept = [aligned(weight) for weight in kept]
+        self.weights = [tvm_ffi.from_dlpack(weight) for weight in self.kept]
 
-    def __call__(self, args: Call, sizes: Sequence[int] = ()) -> list[np.ndarray]:
+    def __call__(self, args: Call, sizes: Sequence[int] = ()) -> list[torch.Tensor]:
         flat = tree_leaves(args, is_leaf=lambda leaf: leaf is None)
-        tensors = [tvm.runtime.tensor(flat[index].numpy()) for index in self.answer.inputs]
+        inputs = [aligned(flat[index]) for index in self.answer.inputs]
+        tensors = [tvm_ffi.from_dlpack(each) for each in inputs]
         assert len(sizes) == len(self.answer.sizes)
         extra = [tvm_ffi.Shape(sizes)] if self.answer.sizes else []
-        return [result.numpy() for result in self.vm["main"](*tensors, *extra, *self.weights)]
+        results = self.vm["main"](*tensors, *extra, *self.weights)
+        return [torch.from_dlpack(result) for result in results]
 
 
-def assert_equal(expected: torch.Tensor, got: np.ndarray, what: str, tolerance: float) -> None:
-    assert str(got.dtype) == str(expected.dtype).removeprefix("torch."), what
-    assert got.shape == tuple(expected.shape), what
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy on a 64-byte boundary, as the runtime passes tensors."""
+    size = tensor.numel() * tensor.element_size()
+    memory = torch.empty(size + 64, dtype=torch.uint8)
+    memory = memory[-memory.data_ptr() % 64 :][:size]
+    return memory.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
+
+
+# Of halves: some units in the last place, as torch itself differs between its kernels.
+_TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def assert_equal(expected: torch.Tensor, got: torch.Tensor, what: str, tolerance: float) -> None:
+    assert got.dtype == expected.dtype, f"{what}: {got.dtype}, not {expected.dtype}"
+    assert got.shape == expected.shape, what
+    tolerance = max(tolerance, _TOLERANCES.get(expected.dtype, 0))
+    wide = (lambda t: t.double().numpy()) if expected.is_floating_point() else torch.Tensor.numpy
     np.testing.assert_allclose(
-        got, expected.detach().numpy(), rtol=tolerance, atol=tolerance, err_msg=what
+        wide(got), wide(expected.detach()), rtol=tolerance, atol=tolerance, err_msg=what
     )
 
 
@@ -110,6 +129,7 @@ def agree(compile_program: Callable[..., Compiled]) -> Callable[..., Compiled]:
         module = model if isinstance(model, nn.Module) else Each(model)
         module.eval()
         compiled = compile_program(trace(module, calls[0], dynamic))
+        failures: list[str] = []
         for call in calls:
             with torch.no_grad():
                 expected = [t for t in tree_leaves(module(*call)) if isinstance(t, torch.Tensor)]
@@ -117,7 +137,11 @@ def agree(compile_program: Callable[..., Compiled]) -> Callable[..., Compiled]:
             assert len(results) == len(expected)
             shapes = [tuple(t.shape) for t in tree_leaves(call) if isinstance(t, torch.Tensor)]
             for number, (want, got) in enumerate(zip(expected, results, strict=True)):
-                assert_equal(want, got, f"result {number} for inputs {shapes}", tolerance)
+                try:
+                    assert_equal(want, got, f"result {number} for inputs {shapes}", tolerance)
+                except AssertionError as error:
+                    failures.append(str(error))
+        assert not failures, "\n".join(failures)
         return compiled
 
     return check
