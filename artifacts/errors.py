@@ -94,7 +94,8 @@ class GuardError(TcexportError):
     """A call (or a promise made at load) lies outside the contract of the bundle.
 
     ``argument`` is the argument's path, ``axis`` the axis or None, ``got`` the value that came and
-    ``needs`` the guard in the user's names.
+    ``needs`` the guard in the user's names. ``guard`` names the guard in the same words for every
+    call, so that violations can be counted.
     """
 
     exit_status = 4
@@ -107,19 +108,21 @@ class GuardError(TcexportError):
         axis: int | None = None,
         got: str = "",
         needs: str = "",
+        guard: str = "",
     ) -> None:
         super().__init__(diagnostics)
         self.argument = argument
         self.axis = axis
         self.got = got
         self.needs = needs
+        self.guard = guard
 
     def __str__(self) -> str:
         return super().__str__().removeprefix("error")
 
     def __reduce__(self) -> Any:
-        state = {"argument": self.argument, "axis": self.axis, "got": self.got, "needs": self.needs}
-        return type(self), (self.diagnostics,), state
+        names = ("argument", "axis", "got", "needs", "guard")
+        return type(self), (self.diagnostics,), {name: getattr(self, name) for name in names}
 
 
 class InternalError(TcexportError):

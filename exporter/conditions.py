@@ -2,8 +2,8 @@
 
 Torch raises where ``x.amax(1)`` or ``x[:, 0]`` finds an axis without elements, and checks it in the
 kernel: no guard says so. A position that hangs on sizes counts from the end where it is negative, and
-the trace knows one of both cases. An assertion on values stands in the graph, and becomes a check that the compiled code
-makes before it gives back its results.
+the trace knows one of both cases. An assertion on values stands in the graph, and becomes a check
+that the compiled code makes before it gives back its results.
 """
 
 from __future__ import annotations
@@ -201,10 +201,12 @@ def _require(traced: Trace, assertion: torch.fx.Node, number: int) -> None:
     output = next(node for node in graph.nodes if node.op == "output")
     condition: Any = assertion.args[0]
     results = list(output.args[0])
-    for place, result in enumerate(results):
-        if isinstance(result, torch.fx.Node) and isinstance(result.meta["val"], torch.Tensor):
-            break
-    else:
+    tensors = [
+        place
+        for place, result in enumerate(results)
+        if isinstance(result, torch.fx.Node) and isinstance(result.meta["val"], torch.Tensor)
+    ]
+    if not tensors:
         raise ExportError(
             Diagnostic(
                 "TC211",
@@ -212,6 +214,7 @@ def _require(traced: Trace, assertion: torch.fx.Node, number: int) -> None:
                 location=user_location(assertion.meta.get("stack_trace")),
             )
         )
+    place, result = tensors[0], results[tensors[0]]
     with graph.inserting_before(output):
         holds = condition
         if condition.meta["val"].dtype != torch.bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ from ..artifacts.contract import (
 )
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of, line_of, render
+from ..artifacts.logs import log
 from .assumptions import Assumptions, extract
 from .conditions import data_assertions, size_conditions
 from .indices import index_guards
@@ -83,6 +84,7 @@ def derive(
         *size_conditions(traced, assumptions.symbols),
     )
     fitted = fit(requests, traced.sizes, guards)
+    _tell(guards, value_guards, requests, fitted)
     notes = _judge(fitted, requests, narrow=narrow)
     contract = Contract(
         dims=(*_dims(traced, requests, fitted), *_value_dims(assumptions)),
@@ -96,6 +98,30 @@ def derive(
     )
     symbols = {str(symbol): expr for symbol, expr in assumptions.symbols.items()}
     return Derived(contract, symbols, fitted, notes)
+
+
+def _tell(
+    guards: Sequence[Guard],
+    value_guards: Sequence[IndexGuard],
+    requests: Mapping[str, Request],
+    fitted: Fit,
+) -> None:
+    """What was found, for TCEXPORT_LOGS=guards,dynamic."""
+    found, ranges = log("guards"), log("dynamic")
+    if found is not None:
+        for guard in guards:
+            kept = "checked at each call" if guard in fitted.guards else "held by the ranges"
+            found.info("%s  from: %s  (%s)", render(guard.expr), guard.origin, kept)
+        for each in value_guards:
+            found.info(
+                "%s <= values <= %s  from: %s", render(each.lo), render(each.hi), each.origin
+            )
+    if ranges is not None:
+        for name, span in fitted.spans.items():
+            limits = fitted.limits[name]
+            needs = [render(each.expr) for each in (limits.lo, limits.hi, limits.step) if each]
+            why = f", limited by {' and '.join(dict.fromkeys(needs))}" if needs else ""
+            ranges.info("%s: asked %s, found %s%s", name, requests[name].span, span, why)
 
 
 # --- promises -------------------------------------------------------------------------------------

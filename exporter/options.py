@@ -44,8 +44,9 @@ def is_dim_name(text: str) -> bool:
 # --- dynamic --------------------------------------------------------------------------------------
 
 
-def parse_dynamic(values: Sequence[str]) -> dict[str, DimRequest | None]:
-    """Read ``--dynamic`` options: ``NAME``, ``NAME=LO..HI``, ``NAME=LO..HI:STEP``, ``NAME=LO..``.
+def parse_dynamic(values: Sequence[str], option: str = "--dynamic") -> dict[str, DimRequest | None]:
+    """Read ``--dynamic`` options, or those of another ``option`` of the same form: ``NAME``,
+    ``NAME=LO..HI``, ``NAME=LO..HI:STEP``, ``NAME=LO..``.
 
     Each value may hold several, separated by commas. A name alone maps to None: the widest range
     that the trace proves.
@@ -56,7 +57,7 @@ def parse_dynamic(values: Sequence[str]) -> dict[str, DimRequest | None]:
     requests: list[tuple[str, DimRequest | None]] = []
     for value in values:
         for part in value.split(","):
-            requests.append(_parse_dim(part.strip(), value))
+            requests.append(_parse_dim(part.strip(), value, option))
     return _joined(requests)
 
 
@@ -95,16 +96,16 @@ def _dim_from_python(name: Any, value: Any) -> DimRequest | None:
     return _sensible(name, DimRequest(*value), shown)
 
 
-def _parse_dim(part: str, value: str) -> tuple[str, DimRequest | None]:
+def _parse_dim(part: str, value: str, option: str) -> tuple[str, DimRequest | None]:
     name, equals, span = part.partition("=")
     name = name.strip()
-    where = f"--dynamic {value}" if part == value.strip() else f"--dynamic {value}: {part!r}"
+    where = f"{option} {value}" if part == value.strip() else f"{option} {value}: {part!r}"
     if not is_dim_name(name):
         if name.isdigit() or (equals and not name):
             note = "a range is written LO..HI, and several dims are separated by commas"
         else:
             note = f"{name!r} is not the name of a dim; it is read as {DYNAMIC_FORMS}"
-        raise _malformed(f"cannot read {where}", notes=(note,), tries=("--dynamic seq=1..512",))
+        raise _malformed(f"cannot read {where}", notes=(note,), tries=(f"{option} seq=1..512",))
     if not equals:
         return name, None
     match = _RANGE.fullmatch(re.sub(r"\s", "", span))
@@ -112,7 +113,7 @@ def _parse_dim(part: str, value: str) -> tuple[str, DimRequest | None]:
         raise _malformed(
             f"cannot read {where}",
             notes=(f"{span!r} is not a range; it is read as {DYNAMIC_FORMS}",),
-            tries=(f"--dynamic {name}={_mended(span)}",),
+            tries=(f"{option} {name}={_mended(span)}",),
         )
     hi = match["hi"]
     request = DimRequest(int(match["lo"]), None if hi is None else int(hi), int(match["step"] or 1))

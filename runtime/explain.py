@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -161,6 +161,7 @@ def _check_axes(
             _refuse(
                 contract, "TC306", item.path, axis, got=str(shape[axis]),
                 needs=f"{render(size)}, which has no value ({error})", label=render(size),
+                guard=render(size),
             )  # fmt: skip
         if shape[axis] == needed:
             continue
@@ -172,7 +173,7 @@ def _check_axes(
             shown += f", as {_where(contract, dim)}"
         _refuse(
             contract, "TC306", item.path, axis, got=str(shape[axis]), needs=shown,
-            label=render(size),
+            label=render(size), guard=render(size),
         )  # fmt: skip
 
 
@@ -198,11 +199,15 @@ def _check_index(
     contract: Contract, guard: IndexGuard, seen: Seen, dims: Mapping[str, int]
 ) -> None:
     path = contract.inputs[guard.input].path
+    within_range = f"{render(guard.lo)} <= each value <= {render(guard.hi)}"
     try:
         lo, hi = evaluate(guard.lo, dims), evaluate(guard.hi, dims)
     except ExprError as error:
         needs = f"{render(guard.lo)} <= {path} <= {render(guard.hi)} ({error})"
-        _refuse(contract, "TC309", path, got="sizes", needs=needs, origin=guard.origin)
+        _refuse(
+            contract, "TC309", path, got="sizes", needs=needs, origin=guard.origin,
+            guard=within_range,
+        )  # fmt: skip
     array = seen.array()
     first = [0] * array.ndim
     for part in guard.parts:
@@ -215,7 +220,10 @@ def _check_index(
     within = tuple(int(place) for place in np.argwhere(outside)[0])
     at = tuple(place + start for place, start in zip(within, first, strict=True))
     got = f"{array[within].item()} at [{', '.join(map(str, at))}]" if at else f"{array.item()}"
-    _refuse(contract, "TC309", path, got=got, needs=f"{lo} <= {path} <= {hi}", origin=guard.origin)
+    _refuse(
+        contract, "TC309", path, got=got, needs=f"{lo} <= {path} <= {hi}", origin=guard.origin,
+        guard=within_range,
+    )  # fmt: skip
 
 
 _CHECK = re.compile(r"tcexport check (\d+)")
@@ -236,9 +244,12 @@ def computed_violation(contract: Contract, message: str) -> GuardError | None:
             Diagnostic("TC311", f"an assertion of the model does not hold{told}", notes=lines),
             got="false",
             needs=guard.what or "true",
+            guard=f"assertion: {guard.what or guard.origin}",
         )
     size = "the size of what they index" if guard.size is None else render(guard.size)
-    lowest = ("0" if guard.size is None else f"-{size}") if guard.wraps else "0"
+    lowest = "0"
+    if guard.wraps and guard.size is not None:
+        lowest = f"-({size})" if isinstance(guard.size, tuple) else f"-{size}"
     needs = f"{lowest} <= index < {size}"
     lines: tuple[str, ...] = (f"from: {guard.origin}",)
     if contract.dims:
@@ -247,6 +258,7 @@ def computed_violation(contract: Contract, message: str) -> GuardError | None:
         Diagnostic("TC309", f"{guard.what}: one is out of range, needs {needs}", notes=lines),
         got="out of range",
         needs=needs,
+        guard=f"{guard.what}: {needs}",
     )
 
 
@@ -298,6 +310,23 @@ def _described(item: TensorInput) -> str:
     return f"{item.dtype} {_axes_of(item)}"
 
 
+def conditions(contract: Contract) -> Iterator[str]:
+    """Every range and guard with where it comes from, in the order of the checks."""
+    for dim in contract.dims:
+        where = _where(contract, dim)
+        if dim.lo_from == dim.hi_from:
+            yield f"{dim.name} in {dim.span()}, read from {where}  from: {dim.hi_from}"
+        else:
+            yield f"{dim.name} in {dim.span()}, read from {where}  from: {dim.lo_from}; {dim.hi_from}"
+    for guard in contract.guards:
+        yield f"{render(guard.expr)}  from: {guard.origin}"
+    for index in contract.index_guards:
+        path = contract.inputs[index.input].path
+        yield f"{render(index.lo)} <= {path} <= {render(index.hi)}  from: {index.origin}"
+    for computed in contract.computed_guards:
+        yield f"in the code: {computed.what or 'an assertion'}  from: {computed.origin}"
+
+
 def serves(contract: Contract) -> str:
     """The ranges of all dims: ``batch 1..16, seq 1..512``."""
     return ", ".join(f"{dim.name} {dim.span()}" for dim in contract.dims)
@@ -315,7 +344,9 @@ def _refuse(
     notes: tuple[str, ...] = (),
     tries: tuple[str, ...] = (),
     label: str = "",
+    guard: str = "",
 ) -> NoReturn:
+    """``guard`` says what is needed without the sizes of this call, where ``needs`` holds them."""
     place = path if axis is None else f"{path} axis {axis}"
     if label and label != path:
         place += f" ({label})"
@@ -330,4 +361,5 @@ def _refuse(
         axis=axis,
         got=got,
         needs=needs,
+        guard=f"{place}: {guard or needs}",
     ) from None

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from ..artifacts.contract import (
     TensorInput,
     TensorOutput,
 )
-from ..artifacts.errors import BundleError, Diagnostic, GuardError, InternalError
+from ..artifacts.errors import BundleError, Diagnostic, GuardError, InternalError, UsageError
+from ..artifacts.logs import log
 from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target
 from ..artifacts.prove import Span, bounds
 from ..artifacts.weights import WeightsError, read_weights
 from .coverage import Serves, check_serves
-from .explain import computed_violation, explain, look
+from .explain import computed_violation, conditions, explain, look
 from .guards import Sizes, compile_checks
 from .library import load_ffi, load_library, load_runtime
 from .machine import choose_target, this_machine
@@ -49,6 +50,8 @@ from .worker import Code, Counts, Metrics, Worker
 
 _HERE = POOLS.here
 
+OnViolation = Callable[[tuple[Any, ...], dict[str, Any], GuardError], Any]
+
 
 def load(
     path: str | os.PathLike[str],
@@ -56,6 +59,7 @@ def load(
     serves: Serves | None = None,
     device: str = "auto",
     num_threads: int | None = None,
+    on_violation: OnViolation | None = None,
 ) -> Model:
     """Load a bundle and make it ready to be called.
 
@@ -65,13 +69,22 @@ def load(
         device: "auto" or "cpu".
         num_threads: worker threads for one call; by default TCEXPORT_NUM_THREADS or the usable
             cores.
+        on_violation: called with the arguments, the keyword arguments and the GuardError of every
+            call that is refused; what it returns is the call's answer. Without it the error is
+            raised.
 
     Raises:
         BundleError: the file is not a sound bundle (TC401 to TC403), cannot run here (TC404,
             TC405, TC407) or does not serve what is asked (TC406).
         UsageError: an argument is malformed.
     """
-    return Model(Path(path), serves=serves, device=device, num_threads=num_threads)
+    return Model(
+        Path(path),
+        serves=serves,
+        device=device,
+        num_threads=num_threads,
+        on_violation=on_violation,
+    )
 
 
 class Model:
@@ -86,8 +99,18 @@ class Model:
     """
 
     def __init__(
-        self, path: Path, *, serves: Serves | None, device: str, num_threads: int | None
+        self,
+        path: Path,
+        *,
+        serves: Serves | None,
+        device: str,
+        num_threads: int | None,
+        on_violation: OnViolation | None,
     ) -> None:
+        if on_violation is not None and not callable(on_violation):
+            raise UsageError(
+                Diagnostic("TC008", f"on_violation={on_violation!r:.80} cannot be called")
+            )
         self.num_threads = thread_count(num_threads)
         bundle = open_bundle(path)
         self.path = bundle.path
@@ -124,6 +147,12 @@ class Model:
         POOLS.expect(self.num_threads)
         self._lock = threading.Lock()
         self._violations: Counter[str] = Counter()
+        self._violated: Counter[str] = Counter()
+        self._on_violation = on_violation
+        self._log = log("guards")
+        if self._log is not None:
+            for line in conditions(self.contract):
+                self._log.info("%s: %s", self.path, line)
         self._ended = Counts()
         self._counts: list[tuple[weakref.ref[Worker], Counts]] = []
         self._plain = is_plain(self.contract.parameters)
@@ -151,8 +180,8 @@ class Model:
         the library of the first tensor argument.
 
         Raises:
-            GuardError: the call lies outside of the contract. Nothing was run, unless it is an
-                index that the model computes.
+            GuardError: the call lies outside of the contract, and there is no ``on_violation``.
+                Nothing was run, unless it is an index that the model computes.
             InternalError: TC601, the compiled code failed.
         """
         try:
@@ -169,9 +198,10 @@ class Model:
                 leaves, sizes = self._look_closer(flat)
             tensors = self._run(leaves, sizes)
         except GuardError as error:
-            with self._lock:
-                self._violations[error.code] += 1
-            raise
+            self._count(error)
+            if self._on_violation is None:
+                raise
+            return self._on_violation(args, kwargs, error)
         export = self._exporter(flat)
         values = [
             export(tensors[number], known)
@@ -182,6 +212,13 @@ class Model:
             for kind, number, known in self._returned
         ]
         return self._build(values)
+
+    def _count(self, error: GuardError) -> None:
+        with self._lock:
+            self._violations[error.code] += 1
+            self._violated[error.guard] += 1
+        if self._log is not None:
+            self._log.info("%s: violated %s", self.path, error)
 
     def _look_closer(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sizes]:
         """The leaves seen through DLPack, when they meet the contract; else the GuardError."""
@@ -276,7 +313,13 @@ class Model:
             total = Counts()
             for counted in [self._ended, *(counts for _, counts in self._counts)]:
                 total.add(counted)
-            return Metrics(total.calls, total.copies, total.copied_bytes, dict(self._violations))
+            return Metrics(
+                total.calls,
+                total.copies,
+                total.copied_bytes,
+                dict(self._violations),
+                dict(self._violated),
+            )
 
     def _failed(self, error: BaseException) -> InternalError:
         text = str(error).strip() or type(error).__name__

@@ -156,6 +156,7 @@ def _refuse(path: str, got: str, needs: str, contract: Contract) -> NoReturn:
         argument=path,
         got=got.removeprefix("got "),
         needs=needs.removeprefix("needs "),
+        guard="the arguments and their structure",
     )
 
 

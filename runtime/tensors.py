@@ -145,7 +145,12 @@ def see(value: Any) -> Seen:
         raise NotATensor(
             f"a {type(value).__name__} that DLPack does not carry ({reason[0] if reason else ''})"
         ) from None
-    return Seen(tensor, str(tensor.dtype), tensor.shape, tensor.__dlpack_device__())
+    try:
+        dtype = str(tensor.dtype)
+    except ValueError:  # one that TVM has no name for: complex numbers, among others
+        name = str(getattr(value, "dtype", "unknown")).removeprefix("torch.")
+        return Seen(None, f"{name} (not a dtype of bundles)", tensor.shape, CPU)
+    return Seen(tensor, dtype, tensor.shape, tensor.__dlpack_device__())
 
 
 def _no_tensor(value: Any) -> str:

@@ -22,13 +22,14 @@ class Metrics:
     """Counts since a model was loaded, at one moment; all threads together.
 
     ``copies`` are inputs that had to be copied (strided or unaligned), ``copied_bytes`` their
-    size; ``violations`` counts refused calls by code.
+    size; ``violations`` counts refused calls by code, and ``guards`` by the guard that refused.
     """
 
     calls: int = 0
     copies: int = 0
     copied_bytes: int = 0
     violations: Mapping[str, int] = field(default_factory=dict)
+    guards: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,61 @@
-"""``tcexport check``: trace only, to see the contract that an export would have."""
+"""``tcexport check``: the contract an export would have, or whether a bundle serves what is asked."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..artifacts.errors import Diagnostic, UsageError
 from .failures import print_diagnostics
 from .progress import Progress
 from .sources import Asked, load, output_options, source_arguments
-from .tables import dim_lines, guard_rows
+from .tables import dim_lines, guard_rows, origin_text, value_rows
 
 if TYPE_CHECKING:
+    from ..artifacts.contract import Contract
     from ..exporter.export import CheckReport
+    from ..runtime.coverage import Coverage
+
+NOT_SERVED = 4
 
 
 @click.command()
 @source_arguments
+@click.option(
+    "--serves",
+    multiple=True,
+    metavar="NAME=LO..HI[:STEP]",
+    help="Sizes that a bundle has to serve. Repeatable, or several with commas.",
+)
 @output_options
-def command(asked: Asked, quiet: bool, verbose: bool, form: str) -> None:
-    """Trace SOURCE and show the contract, without building anything.
+def command(asked: Asked, serves: Sequence[str], quiet: bool, verbose: bool, form: str) -> None:
+    """Trace SOURCE and show the contract, without building anything; or, where SOURCE is a bundle,
+    prove that it serves the sizes given.
 
-    SOURCE and its options are those of `tcexport export`.
+    \b
+      tcexport check model.py --dynamic seq
+      tcexport check m.tcpkg --serves seq=1..4096 --serves batch=1..8
+
+    SOURCE and its options are those of `tcexport export`. With --serves, the exit status is 4 where
+    some of the sizes are not served; what cannot be decided counts as that.
     """
+    if asked.spec.endswith(".tcpkg"):
+        _check_bundle(asked, serves, form)
+        return
+    if serves:
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                "--serves asks a bundle, and the source is none",
+                tries=(f"tcexport check {asked.spec} --dynamic {serves[0]}",),
+            )
+        )
     with Progress(quiet) as progress, redirect_stdout(sys.stderr):
         source, dynamic = load(asked, progress)
         from ..exporter.export import check
@@ -46,3 +76,90 @@ def _as_json(found: CheckReport) -> dict[str, Any]:
 
     data: dict[str, Any] = msgspec.to_builtins(found)
     return data
+
+
+# --- bundles --------------------------------------------------------------------------------------
+
+
+def _check_bundle(asked: Asked, serves: Sequence[str], form: str) -> None:
+    from ..artifacts.container import open_bundle
+    from ..exporter.options import parse_dynamic
+    from ..runtime.coverage import coverage
+
+    if asked.inputs or asked.axes or asked.dynamic or asked.narrow or asked.train:
+        raise UsageError(
+            Diagnostic("TC008", f"{asked.spec} is a bundle: it takes --serves, and is not traced")
+        )
+    wanted = {}
+    for name, span in parse_dynamic(serves, "--serves").items():
+        if span is None:
+            raise UsageError(
+                Diagnostic(
+                    "TC008",
+                    f"--serves {name} says no sizes",
+                    tries=(f"--serves {name}=1..512",),
+                )
+            )
+        wanted[name] = (span.lo, span.hi, span.step)
+    with open_bundle(Path(asked.spec)) as opened:
+        contract = opened.manifest.contract
+    if not wanted:
+        dims = ",".join(f"{dim.name}={dim.span()}" for dim in contract.dims)
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                f"{asked.spec} is a bundle: say which sizes it has to serve",
+                tries=(f"tcexport check {asked.spec} --serves {dims}",) if dims else (),
+            )
+        )
+    found = coverage(contract, wanted)
+    if form == "json":
+        click.echo(json.dumps(_coverage_json(asked.spec, found), indent=1))
+    else:
+        for line in _coverage_lines(contract, found):
+            click.echo(line)
+    if not found.served:
+        click.get_current_context().exit(NOT_SERVED)
+
+
+def _coverage_lines(contract: Contract, found: Coverage) -> list[str]:
+    lines = []
+    for each in found.conditions:
+        lines.append(f"{each.status}: {each.needs}   ({origin_text(each.origin)})")
+        if each.counterexample is not None:
+            lines.append(f"  fails at {_point(each.counterexample)}{_missing(each.share)}")
+    for needs, origin in value_rows(contract):
+        lines.append(f"checked at each call: {needs}   ({origin})")
+    asked = ", ".join(f"{name}={span}" for name, span in found.asked.items())
+    if found.served:
+        lines.append(f"served: {asked}")
+    else:
+        lines.append(f"not served: {asked}{_missing(found.share)}")
+    return lines
+
+
+def _point(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _missing(share: float | None) -> str:
+    return "" if share is None else f" ({100 * (1 - share):.3g} % of the sizes are refused)"
+
+
+def _coverage_json(path: str, found: Coverage) -> dict[str, Any]:
+    return {
+        "path": path,
+        "serves": {name: str(span) for name, span in found.asked.items()},
+        "served": found.served,
+        "share": found.share,
+        "conditions": [
+            {
+                "needs": each.needs,
+                "from": origin_text(each.origin),
+                "status": each.status,
+                "counterexample": each.counterexample,
+                "share": each.share,
+            }
+            for each in found.conditions
+        ],
+    }

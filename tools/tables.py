@@ -83,9 +83,14 @@ def output_rows(contract: Contract) -> list[tuple[str, str, str]]:
 
 
 def guard_rows(contract: Contract) -> list[tuple[str, str]]:
-    """Each guard on sizes, and each on the values of indices, with where it comes from."""
+    """Each guard on sizes, and each on values, with where it comes from."""
     rows = [(render(guard.expr), origin_text(guard.origin)) for guard in contract.guards]
-    rows += [
+    return rows + value_rows(contract)
+
+
+def value_rows(contract: Contract) -> list[tuple[str, str]]:
+    """The guards on the values of tensors: indices, and what the compiled code looks at."""
+    rows = [
         (index_text(contract, each), origin_text(each.origin)) for each in contract.index_guards
     ]
     rows += [(computed_text(each), origin_text(each.origin)) for each in contract.computed_guards]
@@ -97,7 +102,9 @@ def computed_text(guard: ComputedGuard) -> str:
     if guard.assertion:
         return f"assertion in the code{': ' if guard.what else ''}{guard.what}"
     size = "their number" if guard.size is None else render(guard.size)
-    lowest = f"-{size}" if guard.wraps and guard.size is not None else "0"
+    lowest = "0"
+    if guard.wraps and guard.size is not None:
+        lowest = f"-({size})" if isinstance(guard.size, tuple) else f"-{size}"
     return f"{lowest} <= {guard.what} < {size}, in the code"
 
 

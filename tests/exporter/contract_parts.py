@@ -270,11 +270,6 @@ class Unfolded(nn.Module):
         return functional.pad(x, (1, 1)), a.sum(1) + b.sum(1)
 
 
-class Reflected(nn.Module):
-    def forward(self, x):
-        return functional.pad(x, (3, 2), mode="reflect")
-
-
 class Attended(nn.Module):
     def forward(self, q, k):
         return functional.scaled_dot_product_attention(q, k, k, is_causal=True)
@@ -343,14 +338,14 @@ class Windows(nn.Module):
 
     def forward(self, x, y):
         n, m = x.shape[0], y.shape[1]
-        return x[n // 2 :], y[:, 2 : m - 1], y[:, m - 3 :], y[:, -n:], x[:-2], x[1:-1]
+        return x[n // 2 :], y[:, 2 : m - 1], y[:, -n:], x[:-2], x[1:-1]
 
 
 class Picked(nn.Module):
-    """One position that hangs on sizes."""
+    """One position along an axis that may be too short for it."""
 
-    def forward(self, x, y):
-        return y[:, x.shape[0]] + 1, y[:, -x.shape[0]] * 2, y[:, 3], y[:, y.shape[1] // 2]
+    def forward(self, x):
+        return x[:, 3], x[:, -2] * 2
 
 
 class Spread(nn.Module):
@@ -443,7 +438,6 @@ PARTS = [
          {"b": (0, 9), "n": (0, 9)}),
     Part("ends", Ends(), (rows(3, 4),), {"0": ("b", "n")}, {"b": (0, 9), "n": (0, 9)}),
     Part("chunk", Unfolded(), (rows(3, 8),), {"0": ("b", "n")}, {"b": (0, 9), "n": (0, 16)}),
-    Part("reflect", Reflected(), (rows(3, 8),), {"0": ("b", "n")}, {"b": (0, 9), "n": (0, 16)}),
     Part("attention", Attended(), (rows(2, 2, 5, 4), rows(2, 2, 7, 4)),
          {"0": ("b", None, "q", None), "1": ("b", None, "k", None)},
          {"b": (0, 3), "q": (0, 12), "k": (0, 12)}),
@@ -460,8 +454,7 @@ PARTS = [
     Part("remainders", Remainders(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 9)}),
     Part("windows", Windows(), (rows(4, 2), rows(2, 6)), {"0": ("n", None), "1": (None, "m")},
          {"n": (0, 9), "m": (0, 9)}),
-    Part("picked", Picked(), (rows(2), rows(3, 7)), {"0": ("n",), "1": (None, "m")},
-         {"n": (0, 9), "m": (0, 12)}),
+    Part("picked", Picked(), (rows(3, 7),), {"0": (None, "m")}, {"m": (0, 12)}),
     Part("spread", Spread(), (rows(1, 6), rows(2, 6, 3)), {"0": (None, "n"), "1": ("b", "n", None)},
          {"n": (0, 9), "b": (0, 9)}),
     Part("triangle", Triangles(), (rows(4, 4),), {"0": ("n", "n")}, {"n": (0, 9)}),

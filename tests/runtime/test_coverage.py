@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tcexport.artifacts.contract import Guard, TensorInput, checked
 from tcexport.artifacts.errors import BundleError, UsageError
-from tcexport.artifacts.expr import ExprError, evaluate
+from tcexport.artifacts.expr import ExprError, dims_of, evaluate
 from tcexport.artifacts.prove import MAX_POINTS, Span, bounds, holds
 from tcexport.runtime import load
-from tcexport.runtime.coverage import check_serves
+from tcexport.runtime.coverage import check_serves, coverage
 
 from .bundles import GIVEN, LINE, contract_of, dim
 from .test_guards import conditions, numbers
@@ -157,3 +157,51 @@ def test_intervals_hold_every_value(expr: Any, data: st.DataObject) -> None:
             except ExprError:
                 continue
             assert low <= value <= high
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_the_share_is_what_every_point_says(data: st.DataObject) -> None:
+    step = data.draw(st.integers(1, 5))
+    lo = data.draw(st.integers(0, 8))
+    hi = data.draw(st.one_of(st.none(), st.integers(lo, lo + 30)))
+    steps = {"step": step, "step_from": GIVEN} if step != 1 else {}
+    expr = data.draw(st.one_of(st.none(), conditions(["n"])))
+    guards = () if expr is None or not dims_of(expr) else (Guard(expr, LINE),)
+    contract = checked(
+        contract_of(
+            {"x": TensorInput("x", "float32", ("n",))},
+            [],
+            [dim("n", 0, 0, lo, hi, **steps)],
+            guards=guards,
+        )
+    )
+    start = data.draw(st.integers(0, 20))
+    asked = range(start, start + data.draw(st.integers(0, 30)) + 1, data.draw(st.integers(1, 5)))
+
+    def served(size: int) -> bool:
+        inside = size >= lo and (hi is None or size <= hi) and (size - lo) % step == 0
+        try:
+            return inside and all(evaluate(guard.expr, {"n": size}) for guard in guards)
+        except ExprError:
+            return False
+
+    found = coverage(contract, {"n": (asked.start, asked[-1], asked.step)})
+    truth = [served(size) for size in asked]
+    assert found.served == all(truth)
+    assert found.share == pytest.approx(sum(truth) / len(truth))
+    for condition in found.conditions:
+        if condition.status == "refuted":
+            assert condition.counterexample is not None
+            assert condition.counterexample["n"] in asked
+            assert not served(condition.counterexample["n"])
+
+
+def test_a_range_without_end_is_served_by_one_without_end() -> None:
+    contract = checked(
+        contract_of({"x": TensorInput("x", "float32", ("n",))}, [], [dim("n", 0, 0, 1, None)])
+    )
+    assert coverage(contract, {"n": (1, None)}).served
+    found = coverage(contract, {"n": (0, None)})
+    assert not found.served and found.share is None
+    assert str(found.conditions[0]) == "n=0: n >= 1, from given with --dynamic"
