@@ -16,6 +16,7 @@ ENVIRONMENT = "TCEXPORT_LOGS"
 NAMES = {
     "guards": "each guard as it is found at export, held at load, and violated by a call",
     "dynamic": "the range of each dim: asked for, found, and what limits it",
+    "graph_breaks": "each break of the graph as a trace meets it, before they are put in order",
 }
 
 

@@ -105,6 +105,8 @@ def explain_break(kind: str, message: str, frames: Frames) -> Diagnostic:
         message: torch's message, of which the parts about the model are kept.
         frames: (file, line), outermost first.
     """
+    if is_about_data(message):
+        kind = "Data-dependent branching"
     family, what = _family(kind, message, frames)
     if family is not None:
         return _diagnostic(family, what, frames)
@@ -151,6 +153,8 @@ def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str
     method = _METHOD.search(message)
     if method is not None and method["name"] in ("write", "writelines", "flush"):
         return FAMILIES["stream"], f"{method['name']}()"
+    if "Could not extract specialized integer" in message:
+        return FAMILIES["size"], ""
     for part, name in _BY_KIND:
         if part in kind:
             if name == "branch" and _compares_masks(frames):
@@ -196,7 +200,14 @@ def _is_telling(file: str) -> bool:
 
 def _is_data_dependent(error: BaseException) -> bool:
     kind = getattr(error, "gb_type", None) or getattr(error, "case_name", None) or ""
-    return bool(_DATA.search(str(kind))) or isinstance(error.__cause__, GuardOnDataDependentSymNode)
+    if isinstance(error.__cause__, GuardOnDataDependentSymNode) or _DATA.search(str(kind)):
+        return True
+    return isinstance(error, UserError) and is_about_data(str(error))
+
+
+def is_about_data(message: str) -> bool:
+    """Whether torch says that a number which is only known from data decided something."""
+    return "data-dependent expression" in message
 
 
 def _frames(error: BaseException) -> list[tuple[str, int]]:

@@ -21,6 +21,7 @@ import torch
 from torch._dynamo.callback import callback_handler
 
 from ..artifacts.errors import Diagnostic
+from ..lowering.locations import is_library
 from .breaks import explain_break, frames_in
 from .eager import quietly
 
@@ -74,16 +75,28 @@ def collect_breaks(
         log.setLevel(level)
         log.propagate = propagate
         torch._dynamo.reset()
-    return list(dict.fromkeys(_explained(message) for message in records.messages))
+    found = (_explained(message) for message in records.messages)
+    return list(dict.fromkeys(each for each in found if each is not None))
 
 
-def _explained(message: str) -> Diagnostic:
+def _explained(message: str) -> Diagnostic | None:
     head, _, trace = message.partition("User code traceback:")
-    frames = frames_in(trace)
+    frames = _from_here(frames_in(trace))
     if not frames:
         header = _HEADER.search(head)
         frames = [(header["file"], int(header["line"]))] if header else []
-    return explain_break(_kind(head), head, frames)
+    found = explain_break(_kind(head), head, frames)
+    # After a break the functions of libraries are compiled one by one, from where they were never
+    # meant to start; what has no page of its own there is no doing of the model's.
+    inside = bool(frames) and is_library(frames[-1][0])
+    echo = found.code == "TC101" and (inside or "graph break in loop" in head)
+    return None if echo else found
+
+
+def _from_here(frames: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The frames that this module's call led to."""
+    own = [index for index, (file, _) in enumerate(frames) if file == __file__]
+    return frames[own[-1] + 1 :] if own else frames
 
 
 def _kind(head: str) -> str:
@@ -112,8 +125,8 @@ def counted(found: list[Diagnostic]) -> list[Diagnostic]:
 def merged(found: list[Diagnostic]) -> list[Diagnostic]:
     """What several witnesses say, each code once a line, in the order of lines.
 
-    Where one witness knows the line and another does not, and where one has a code of its own for
-    what another only calls a break, the better one stays.
+    Where one witness knows the user's line and another knows none, or a library's, and where one
+    has a code of its own for what another only calls a break, the better one stays.
     """
     groups: dict[tuple[str, int, str], Diagnostic] = {}
     for each in found:
@@ -123,6 +136,7 @@ def merged(found: list[Diagnostic]) -> list[Diagnostic]:
             groups[(*where, each.code)] = each
     named = {key[:2] for key in groups if key[2] not in _GENERAL}
     placed = {key[2] for key in groups if key[0]}
+    users = any(key[0] and not is_library(key[0]) for key in groups)
     return [
         each
         for key, each in sorted(groups.items())
@@ -131,6 +145,7 @@ def merged(found: list[Diagnostic]) -> list[Diagnostic]:
             or (key[2] == "TC102" and (*key[:2], "TC105") in groups)
             or (key[2] == "TC190" and named)
             or (not key[0] and key[2] in placed)
+            or (key[0] and users and is_library(key[0]))
         )
     ]
 
@@ -151,7 +166,7 @@ def _nothing_leaves() -> Iterator[None]:
         return true_open(os.devnull if writes else file, mode.replace("x", "w"), *args, **kwargs)
 
     def put(open_: Callable[..., Any], save: Callable[..., Any], io_open: Any) -> None:
-        builtins.open, torch.save, io.open = open_, save, io_open  # type: ignore[assignment]
+        builtins.open, torch.save, io.open = open_, save, io_open
 
     def compiling(_: Any) -> None:
         put(true_open, true_save, true_io_open)

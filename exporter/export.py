@@ -24,12 +24,12 @@ from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
 from .derive import Derived, derive, relocated, used_symbols
 from .examples import AxisExprs, resized
-from .faithful import require_faithful
+from .faithful import require_faithful, require_repeatable
 from .ones import Retrace
 from .options import DimRequest, dynamic_from_python, parse_targets
 from .prove import Span
 from .ranges import Request
-from .rehearse import Rehearsal, refusal, rehearse
+from .rehearse import Rehearsal, refusal, rehearse, reseed
 from .signature import Bound, bind
 from .source import Source, source_in_memory
 from .state import preserved
@@ -323,6 +323,10 @@ def _traced(
         raise ExportError((*rehearsal.errors, *rehearsal.notes))
     with stages("compare the trace with the model"):
         require_faithful(source.module, traced, rehearsal.suspects)
+        if not traced.strict:
+            with preserved(source.module):
+                reseed(1)
+                require_repeatable(traced, _trace(source, prepared))
     try:
         with stages("derive the contract"):
             retrace = _retracer(source, traced, prepared.requests)

@@ -48,6 +48,29 @@ def require_faithful(
         raise ExportError((*suspects, found))
 
 
+def require_repeatable(first: Trace, second: Trace) -> None:
+    """Two traces of one model, made under other seeds and at another time, must be one graph. (A
+    strict trace has seen every line of the user's Python; the other kind may freeze what it ran.)
+
+    Raises:
+        ExportError: TC117.
+    """
+    one, two = first.program, second.program
+    same = one.graph_module.code == two.graph_module.code
+    same = same and one.constants.keys() == two.constants.keys()
+    for name, constant in one.constants.items():
+        if same and isinstance(constant, torch.Tensor):
+            same = torch.equal(constant, two.constants[name])
+    if not same:
+        raise ExportError(
+            Diagnostic(
+                "TC117",
+                "two traces of the model are not the same graph",
+                notes=("a value that differs from run to run was frozen into each",),
+            )
+        )
+
+
 def _answers(module: torch.nn.Module, traced: Trace, leaves: Sequence[Any]) -> bool:
     """Whether the model itself takes these values; where it does not, they show nothing."""
     try:

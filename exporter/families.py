@@ -31,6 +31,12 @@ FAMILIES: dict[str, Family] = {
         "the layer compares the values of the mask to find out whether it is causal",
         ("pass is_causal=True for a causal mask, is_causal=False for any other",),
     ),
+    "size": Family(
+        "TC102",
+        "a number of steps, or an argument that must be a fixed number, depends on the values of a "
+        "tensor",
+        ("compute it for every row or expert, and mask the result with torch.where",),
+    ),
     "assert": Family(
         "TC102",
         "an assertion depends on the values of a tensor",

@@ -46,14 +46,15 @@ def _reads(code: types.CodeType) -> Iterator[tuple[str, int]]:
     indented = "if True:\n" + "".join(block) if block[0][:1].isspace() else "".join(block)
     offset = code.co_firstlineno - (2 if block[0][:1].isspace() else 1)
     tree = ast.parse(indented)
-    handed_on = set()
+    handed_on: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last_name(node.func) in _made_for_it():
             arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
             handed_on.update(id(argument) for argument in arguments)
     for node in ast.walk(tree):
-        reads = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-        if reads and node.attr in _MODES and id(node) not in handed_on:
+        if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        if node.attr in _MODES and id(node) not in handed_on:
             yield node.attr, node.lineno + offset
 
 

@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError, Location, UsageError
+from ..artifacts.logs import log
 from .breaks import eager_failure
 from .collect import collect_breaks, counted, merged
 from .eager import quietly, run_eager, same_numbers
@@ -83,14 +84,24 @@ def refusal(
 ) -> ExportError:
     """A failed trace with everything else that is to be mended: one run names all."""
     found = [*error.diagnostics, *rehearsal.errors, *rehearsal.possible]
+    _tell(error.diagnostics)
     if any(each.code.startswith("TC1") for each in error.diagnostics):
         leaves = [contiguous_clone(leaf) for _, leaf in bound.leaves]
         _, spec = pytree.tree_flatten((bound.args, bound.kwargs))
         args, kwargs = pytree.tree_unflatten(leaves, spec)
         with preserved(module), _buffers_kept(module):
-            found += collect_breaks(module, args, kwargs, IGNORED)
+            breaks = collect_breaks(module, args, kwargs, IGNORED)
+        _tell(breaks)
+        found += breaks
     errors = merged(found)
     return ExportError((*errors, *_not_said(rehearsal.notes, errors)))
+
+
+def _tell(breaks: Sequence[Diagnostic]) -> None:
+    listener = log("graph_breaks")
+    if listener is not None:
+        for each in breaks:
+            listener.info("%s: %s", each.location or "no line", each.message)
 
 
 def _not_said(notes: Sequence[Diagnostic], errors: Sequence[Diagnostic]) -> list[Diagnostic]:
@@ -200,7 +211,7 @@ def _other_answers(
     leaves = [leaf for _, leaf in bound.leaves]
     with preserved(module), quietly():
         for seed in (1, 2):
-            _seed(seed)
+            reseed(seed)
             again = run_eager(module, bound, leaves)
             difference = differing(first, again)
             if difference is not None:
@@ -216,7 +227,8 @@ def _other_answers(
                 return
 
 
-def _seed(seed: int) -> None:
+def reseed(seed: int) -> None:
+    """Other numbers from Python's, torch's and numpy's random generators."""
     random.seed(seed)
     torch.manual_seed(seed)
     numpy = sys.modules.get("numpy")

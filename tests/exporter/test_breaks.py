@@ -269,3 +269,14 @@ def test_check_shows_lines_and_json_carries_the_same(
         ("TC112", 7, "error"),
         ("TC106", 4, "note"),
     ]
+
+
+def test_breaks_are_told_as_they_are_met_where_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TCEXPORT_LOGS", "graph_breaks")
+    said_of(broken.Several().eval())
+    told = capsys.readouterr().err
+    assert "[tcexport graph_breaks]" in told
+    for line in ("a branch depends on the values of a tensor", "zlib.crc32()", "torch.save()"):
+        assert line in told
