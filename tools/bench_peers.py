@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,22 @@ _RECOMPILES = 256  # beyond its limit, torch.compile runs eager without a word
 
 
 def open_peer(spec: Spec) -> Runtime:
-    """Load a peer in this process: the source's model, or what was built from it."""
+    """Load a peer in this process."""
     torch.set_num_threads(spec.threads)
+    return _aoti(spec) if spec.runtime == AOTI else _from_source(spec)
+
+
+def _from_source(spec: Spec) -> Runtime:
     start = time.perf_counter()
-    from ..exporter.signature import bind
-    from ..exporter.source import load_source
+    from ..exporter import signature, source  # noqa: F401  (imported now, so that it is not counted)
 
     foreign = time.perf_counter() - start
     contract = contract_of(spec.bundle)
-    source = load_source(spec.against or "", inputs=spec.inputs)
-    bound = bind(source.module, source.args, source.kwargs)
-    _check_same(contract, bound.leaves)
-    form = pytree.tree_structure((bound.args, bound.kwargs))
-    leaves = [leaf for _, leaf in bound.leaves]
-    function = _function(spec, source.module)
+    loaded = _load(spec, contract)
+    function = _function(spec, loaded.module)
 
     def prepare(file: Path) -> Callable[[], Any]:
-        args, kwargs = pytree.tree_unflatten(_leaves_from(file, leaves), form)
+        args, kwargs = loaded.arguments(_tensors(file))
 
         def call() -> Any:
             with torch.inference_mode():
@@ -43,40 +43,48 @@ def open_peer(spec: Spec) -> Runtime:
         return call
 
     def save(result: Any, file: Path) -> None:
-        from safetensors.torch import save_file
-
         values = pytree.tree_leaves(result)
         if len(values) != len(contract.outputs):
             raise ValueError(f"{len(values)} outputs, the bundle has {len(contract.outputs)}")
-        tensors = {
-            f"{index}": value.clone(memory_format=torch.contiguous_format)
-            for index, (output, value) in enumerate(zip(contract.outputs, values, strict=True))
-            if isinstance(output, TensorOutput)
-        }
-        save_file(tensors, file)
+        _save({f"{index}": values[index] for index in _tensor_outputs(contract)}, file)
 
-    shapes = tuple(tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else None for leaf in leaves)
+    shapes = tuple(
+        tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else None for leaf in loaded.leaves
+    )
     return Runtime(prepare, save, notes=lambda: _notes(spec), shapes=shapes, foreign=foreign)
+
+
+def _aoti(spec: Spec) -> Runtime:
+    function = torch._inductor.aoti_load_package(spec.built)
+    outputs = [f"{index}" for index in _tensor_outputs(contract_of(spec.bundle))]
+
+    def prepare(file: Path) -> Callable[[], Any]:
+        tensors = _tensors(file)
+
+        def call() -> Any:
+            with torch.inference_mode():
+                return function(*tensors)
+
+        return call
+
+    return Runtime(
+        prepare, lambda result, file: _save(dict(zip(outputs, result, strict=True)), file)
+    )
 
 
 def _function(spec: Spec, module: torch.nn.Module) -> Callable[..., Any]:
     if spec.runtime == EAGER:
         return module
-    if spec.runtime in (COMPILE, COMPILE_DYNAMIC):
-        torch._dynamo.config.recompile_limit = _RECOMPILES
-        torch._dynamo.config.accumulated_recompile_limit = _RECOMPILES
-        compiled: Callable[..., Any] = torch.compile(
-            module, dynamic=spec.runtime == COMPILE_DYNAMIC
-        )
-        return compiled
-    if spec.runtime == AOTI:
-        package: Callable[..., Any] = torch._inductor.aoti_load_package(spec.built)
-        return package
-    raise ValueError(f"no such runtime: {spec.runtime}")
+    if spec.runtime not in (COMPILE, COMPILE_DYNAMIC):
+        raise ValueError(f"no such runtime: {spec.runtime}")
+    torch._dynamo.config.recompile_limit = _RECOMPILES
+    torch._dynamo.config.accumulated_recompile_limit = _RECOMPILES
+    compiled: Callable[..., Any] = torch.compile(module, dynamic=spec.runtime == COMPILE_DYNAMIC)
+    return compiled
 
 
 def _notes(spec: Spec) -> dict[str, Any]:
-    if spec.runtime not in (COMPILE, COMPILE_DYNAMIC):
+    if spec.runtime == EAGER:
         return {}
     from torch._dynamo.utils import counters
 
@@ -85,29 +93,89 @@ def _notes(spec: Spec) -> dict[str, Any]:
     return {"graphs compiled": graphs, **({"graph breaks": breaks} if breaks else {})}
 
 
-def _check_same(contract: Contract, leaves: Sequence[tuple[str, Any]]) -> None:
-    """Raises ValueError unless the source is called as the bundle is."""
-    taken = [path for path, _ in leaves]
+def _tensor_outputs(contract: Contract) -> list[int]:
+    return [i for i, output in enumerate(contract.outputs) if isinstance(output, TensorOutput)]
+
+
+def _tensors(file: Path) -> list[torch.Tensor]:
+    """The tensors of a file of inputs, by their index in the contract, in memory of their own."""
+    from safetensors.torch import load_file
+
+    found = load_file(file)
+    return [found[name].clone() for name in sorted(filter(str.isdecimal, found), key=int)]
+
+
+def _save(tensors: dict[str, torch.Tensor], file: Path) -> None:
+    from safetensors.torch import save_file
+
+    # Clones: a model may give the same memory twice, which a file cannot say.
+    save_file(
+        {
+            name: tensor.clone(memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        },
+        file,
+    )
+
+
+# --- the source -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A source's model, the leaves of its example and the form of its arguments."""
+
+    module: torch.nn.Module
+    leaves: tuple[Any, ...]
+    form: pytree.TreeSpec
+
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call with these tensors, in order, and the example's plain values."""
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.form)
+        return args, kwargs
+
+
+def _load(spec: Spec, contract: Contract) -> _Loaded:
+    """Load the source.
+
+    Raises:
+        ValueError: it is not called as the bundle is.
+    """
+    from ..exporter.signature import bind
+    from ..exporter.source import load_source
+
+    source = load_source(spec.against or "", inputs=spec.inputs)
+    bound = bind(source.module, source.args, source.kwargs)
+    taken = [path for path, _ in bound.leaves]
     wanted = [item.path for item in contract.inputs]
     if taken != wanted:
         raise ValueError(f"the source takes {', '.join(taken)}, the bundle {', '.join(wanted)}")
-    for item, (path, leaf) in zip(contract.inputs, leaves, strict=True):
+    for item, (path, leaf) in zip(contract.inputs, bound.leaves, strict=True):
         if isinstance(item, Fixed) and not item.admits(leaf):
             raise ValueError(f"{path} is {leaf!r} in the source, {item.value!r} in the bundle")
-
-
-def _leaves_from(file: Path, leaves: Sequence[Any]) -> list[Any]:
-    """The leaves of a call: the tensors in a file, and the example's plain values."""
-    from safetensors.torch import load_file
-
-    given = load_file(file)
-    return [
-        given[f"{index}"].clone() if isinstance(leaf, torch.Tensor) else leaf
-        for index, leaf in enumerate(leaves)
-    ]
+    form = pytree.tree_structure((bound.args, bound.kwargs))
+    return _Loaded(source.module, tuple(leaf for _, leaf in bound.leaves), form)
 
 
 # --- built beforehand -------------------------------------------------------------------------------
+
+
+class _Flat(torch.nn.Module):
+    """A model that takes its tensors one by one and gives them so: what is built from it needs
+    neither the source nor the classes of its arguments and results."""
+
+    def __init__(self, loaded: _Loaded, outputs: Sequence[int]) -> None:
+        super().__init__()
+        self.module = loaded.module
+        self._loaded = loaded
+        self._outputs = tuple(outputs)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs = self._loaded.arguments(tensors)
+        values = pytree.tree_leaves(self.module(*args, **kwargs))
+        return tuple(values[index] for index in self._outputs)
 
 
 def build(spec: Spec) -> dict[str, Any]:
@@ -117,46 +185,35 @@ def build(spec: Spec) -> dict[str, Any]:
     says so, and why.
     """
     torch.set_num_threads(spec.threads)
+    contract = contract_of(spec.bundle)
+    loaded = _load(spec, contract)
+    model = _Flat(loaded, _tensor_outputs(contract)).eval()
+    tensors = tuple(_tensors(Path(spec.trace or "")))
     try:
-        _build(spec, auto=False)
+        _build(spec, model, tensors, _dynamic_axes(contract, auto=False))
         return {"dims": "the contract's ranges"}
     except Exception as refused:  # whatever torch raises about the ranges
         try:
-            _build(spec, auto=True)
+            _build(spec, model, tensors, _dynamic_axes(contract, auto=True))
         except Exception as error:
             raise error from refused
         reason = f"{type(refused).__name__}: {refused}".strip().splitlines()[0]
         return {"dims": f"Dim.AUTO, for the contract's ranges were refused ({reason:.200})"}
 
 
-def _build(spec: Spec, auto: bool) -> None:
-    from ..exporter.signature import bind
-    from ..exporter.source import load_source
-
-    contract = contract_of(spec.bundle)
-    source = load_source(spec.against or "", inputs=spec.inputs)
-    bound = bind(source.module, source.args, source.kwargs)
-    _check_same(contract, bound.leaves)
-    form = pytree.tree_structure((bound.args, bound.kwargs))
-    leaves = _leaves_from(Path(spec.trace or ""), [leaf for _, leaf in bound.leaves])
-    args, kwargs = pytree.tree_unflatten(leaves, form)
-    by_position, by_name = pytree.tree_unflatten(_dynamic_axes(contract, auto), form)
-    names = [parameter.name for parameter in contract.parameters]
+def _build(
+    spec: Spec, model: torch.nn.Module, tensors: tuple[torch.Tensor, ...], axes: Any
+) -> None:
     with torch.no_grad():
-        program = torch.export.export(
-            source.module,
-            args,
-            kwargs,
-            dynamic_shapes={**dict(zip(names, by_position, strict=False)), **by_name},
-        )
+        program = torch.export.export(model, tensors, dynamic_shapes={"tensors": axes})
         if spec.runtime == AOTI:
             torch._inductor.aoti_compile_and_package(program, package_path=spec.built)
         else:
             torch.onnx.export(program, f=spec.built, dynamo=True)
 
 
-def _dynamic_axes(contract: Contract, auto: bool) -> list[Any]:
-    """What torch.export is told of each leaf: its dynamic axes with their ranges."""
+def _dynamic_axes(contract: Contract, auto: bool) -> tuple[dict[int, Any], ...]:
+    """What torch.export is told of each tensor: its dynamic axes with their ranges."""
     dims = {
         dim.name: torch.export.Dim(dim.name, min=dim.lo, max=dim.hi)
         for dim in contract.dims
@@ -169,12 +226,11 @@ def _dynamic_axes(contract: Contract, auto: bool) -> list[Any]:
         known = None if auto else _over(size, dims)
         return torch.export.Dim.AUTO if known is None else known
 
-    return [
+    return tuple(
         {number: axis(size) for number, size in enumerate(item.shape)}
-        if isinstance(item, TensorInput)
-        else None
         for item in contract.inputs
-    ]
+        if isinstance(item, TensorInput)
+    )
 
 
 def _over(size: Expr, dims: dict[str, Any]) -> Any:
@@ -187,7 +243,7 @@ def _over(size: Expr, dims: dict[str, Any]) -> Any:
         return None
     left, right = _over(size[1], dims), _over(size[2], dims)
     if isinstance(left, int) and size[0] != "-":
-        left, right = right, left  # torch's dims stand on the left, or nowhere
+        left, right = right, left
     if left is None or isinstance(left, int) or not isinstance(right, int):
         return None
     if size[0] == "*":

@@ -53,6 +53,7 @@ class Worker:
             stderr=self._errors,
             cwd=folder,
             env=_environment(spec, folder),
+            bufsize=0,  # nothing may be left to flush into a process that is gone
         )
         try:
             self.ready = self._exchange(dataclasses.asdict(spec))
@@ -73,7 +74,6 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
         except BrokenPipeError:
             raise WorkerFailed(self._ending()) from None
         if not select.select([self._process.stdout], [], [], MAX_SECONDS)[0]:

@@ -161,9 +161,9 @@ def _onnxruntime(spec: Spec) -> Runtime:
     names = [each.name for each in session.get_inputs()]
     contract = contract_of(spec.bundle)
     taken = [f"{i}" for i, item in enumerate(contract.inputs) if isinstance(item, TensorInput)]
+    made = [f"{i}" for i, item in enumerate(contract.outputs) if isinstance(item, TensorOutput)]
     if len(names) != len(taken):
         raise ValueError(f"the ONNX program takes {names}, the model {len(taken)} tensors")
-    made = _onnx_outputs(contract, len(session.get_outputs()))
 
     def prepare(file: Path) -> Callable[[], Any]:
         given = _read(file)
@@ -172,19 +172,6 @@ def _onnxruntime(spec: Spec) -> Runtime:
 
     def save(result: Any, file: Path) -> None:
         outputs = zip(made, result, strict=True)
-        write_weights(file, {name: np.asarray(value) for name, value in outputs if name})
+        write_weights(file, {name: np.asarray(value) for name, value in outputs})
 
     return Runtime(prepare, save)
-
-
-def _onnx_outputs(contract: Contract, count: int) -> list[str]:
-    """The index in the contract of each output of an ONNX program; "" for one that is no tensor in
-    the model: a size may be an output of the program, or is left out."""
-    tensors = {
-        i: f"{i}" for i, item in enumerate(contract.outputs) if isinstance(item, TensorOutput)
-    }
-    sized = {i: "" for i, item in enumerate(contract.outputs) if isinstance(item, SizeOutput)}
-    for found in (tensors, dict(sorted({**tensors, **sized}.items()))):
-        if len(found) == count:
-            return list(found.values())
-    raise ValueError(f"the ONNX program has {count} outputs, the model {len(tensors)} tensors")
