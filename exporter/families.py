@@ -111,8 +111,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "layout": Family(
         "TC116",
-        "{what} was asked of a contiguous tensor: inputs of a bundle are made contiguous first, "
-        "so the same answer holds at every call",
+        "{what} was asked at export, and the answer for contiguous inputs is kept: those of a bundle "
+        "are made contiguous first",
         severity="note",
     ),
     "context": Family(
