@@ -235,7 +235,7 @@ def computed_violation(contract: Contract, message: str) -> GuardError | None:
     if match is None or int(match[1]) >= len(contract.computed_guards):
         return None
     guard = contract.computed_guards[int(match[1])]
-    lines = (f"from: {guard.origin}",)
+    lines: tuple[str, ...] = (f"from: {guard.origin}",)
     if contract.dims:
         lines = (*lines, f"the bundle serves: {serves(contract)}")
     if guard.assertion:
@@ -251,9 +251,6 @@ def computed_violation(contract: Contract, message: str) -> GuardError | None:
     if guard.wraps and guard.size is not None:
         lowest = f"-({size})" if isinstance(guard.size, tuple) else f"-{size}"
     needs = f"{lowest} <= index < {size}"
-    lines: tuple[str, ...] = (f"from: {guard.origin}",)
-    if contract.dims:
-        lines = (*lines, f"the bundle serves: {serves(contract)}")
     return GuardError(
         Diagnostic("TC309", f"{guard.what}: one is out of range, needs {needs}", notes=lines),
         got="out of range",

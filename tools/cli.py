@@ -1,7 +1,8 @@
 """The command ``tcexport``: finds the subcommand, and turns every failure into text and a status.
 
 Exit statuses: 0 done · 1 the export was refused · 2 what was typed does not fit · 3 the file cannot
-be trusted or run here · 4 a call outside the contract · 5 a fault of ours · 130 interrupted · 143 terminated.
+be trusted or run here · 4 a call outside the contract · 5 a fault of ours · 130
+interrupted · 143 terminated.
 """
 
 from __future__ import annotations

@@ -563,8 +563,7 @@ def _emit(stage: _Stage, rewriter: _Rewriter) -> tirx.Stmt:
     if stage.is_injective or reduction is None:
         return _emit_by_points(stage, rewriter)
     # Whichever way it is emitted, it begins with the identity that torch begins with.
-    init = tirx.BufferStore(stage.init.buffer, reduction.identity, stage.init.indices)
-    stage = replace(stage, init=init)
+    stage = replace(stage, init=reduction.begin)
     contiguous = _contiguous(stage, reduction)
     if contiguous is not None:
         return _emit_partials(stage, reduction, contiguous, rewriter)
@@ -581,6 +580,7 @@ class _Reduction:
     combine: Callable[[Expr, Expr], Expr]
     value: Expr
     identity: Expr
+    begin: tirx.BufferStore
 
 
 def _read_reduction(stage: _Stage) -> _Reduction | None:
@@ -606,7 +606,8 @@ def _read_reduction(stage: _Stage) -> _Reduction | None:
     neutral = neutrals.get(combine)
     if neutral is not None and float(identity.value) != neutral:
         return None
-    return _Reduction(store, combine, value, identity)
+    begin = tirx.BufferStore(init.buffer, identity, init.indices)
+    return _Reduction(store, combine, value, identity, begin)
 
 
 def _contiguous(stage: _Stage, reduction: _Reduction) -> tirx.IterVar | None:
