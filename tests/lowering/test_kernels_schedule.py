@@ -1,5 +1,4 @@
 import functools
-import logging
 
 import numpy as np
 import pytest
@@ -8,9 +7,10 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
-from tvm import relax, tirx
+from tvm import relax, te, tirx, topi
 from tvm.relax import op as R
 
+from tcexport.lowering.kernels import schedule
 from tcexport.lowering.kernels.prim_func import PASS_CONFIG
 from tcexport.lowering.kernels.schedule import mark_noalias, schedule_rest, unscheduled
 from tcexport.lowering.targets import CPU_TARGETS
@@ -239,14 +239,23 @@ def test_every_function_of_the_final_module_has_noalias():
     assert any(name.startswith("shape_func") for name in names)
 
 
-def test_a_function_that_cannot_be_read_is_left_and_logged(monkeypatch, caplog):
-    from tcexport.lowering.kernels import schedule
+def test_a_maximum_that_cannot_be_scheduled_is_refused(monkeypatch):
+    """Left to TVM's own loops it would lose NaN."""
+    monkeypatch.setattr(schedule, "_read_stage", lambda nest: None)
+    with pytest.raises(NotImplementedError, match="extremum"):
+        _lower(_relax_module(), CPU_TARGETS["x86-64-v3"])
 
-    def fail(nest):
-        raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(schedule, "_read_stage", fail)
-    with caplog.at_level(logging.WARNING):
-        scheduled, _ = _lower(_relax_module(), CPU_TARGETS["x86-64-v3"])
-    assert len(unscheduled(scheduled)) > 10
-    assert "is left as TVM lowered it" in caplog.text
+@pytest.mark.parametrize("shape, axis", [((1, 5), 1), ((1, 1), 0), ((1, 40), 1), ((3, 2), 0)])
+def test_the_largest_of_infinities_is_infinite_at_every_shape(shape, axis):
+    source = te.placeholder(shape, "float32", "x")
+    largest = topi.max(source, axis=axis)
+    function = te.create_prim_func([source, largest]).with_attr("global_symbol", "main")
+    target = CPU_TARGETS["x86-64-v3"]
+    module = schedule.schedule_rest(tvm.IRModule({"main": function}), target)
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        built = tvm.compile(module, target=tvm.target.Target(dict(target.llvm)))
+    x = np.full(shape, -np.inf, np.float32)
+    result = tvm.runtime.tensor(np.zeros(x.max(axis=axis).shape, np.float32))
+    built["main"](tvm.runtime.tensor(x), result)
+    np.testing.assert_array_equal(result.numpy(), x.max(axis=axis))
