@@ -6,20 +6,19 @@ import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..artifacts.container import open_bundle
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.names import suggestions
-from .bench_measure import measure
-from .bench_plot import svg
-from .bench_report import text_lines
-from .bench_results import Results, as_data
-from .bench_runtimes import BUNDLE, RUNTIMES
-from .bench_sizes import parse_sizes
+from .bench_names import BUNDLE, RUNTIMES
 from .progress import Progress
 from .sources import output_options
+
+if TYPE_CHECKING:
+    from .bench_results import Results
 
 _BUNDLE_FAILED = 5
 
@@ -101,6 +100,11 @@ def command(
     with open_bundle(bundle) as opened:
         contract = opened.manifest.contract
     from ..runtime.threads import thread_count
+    from .bench_measure import measure
+    from .bench_plot import svg
+    from .bench_report import text_lines
+    from .bench_results import as_data
+    from .bench_sizes import parse_sizes
 
     wanted = _runtimes(runtimes, against)
     for path in (plot, output):

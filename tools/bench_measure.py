@@ -20,9 +20,10 @@ from ..artifacts.container import open_bundle
 from ..artifacts.contract import Contract, TensorOutput
 from ..artifacts.manifest import Manifest
 from ..artifacts.weights import write_weights
+from .bench_names import BUILT, BUNDLE, EAGER, NEEDS
 from .bench_processes import Worker, WorkerFailed
 from .bench_results import Machine, Results, RuntimeResult, Timing, this_machine
-from .bench_runtimes import AOTI, BUILT, BUNDLE, COMPILE, COMPILE_DYNAMIC, EAGER, ONNXRUNTIME, Spec
+from .bench_runtimes import Spec
 from .bench_sizes import (
     Sizes,
     default_sizes,
@@ -37,14 +38,6 @@ SEED = 0
 PAUSE = 0.03  # seconds between bursts: a pool that was just used goes on spinning for a while
 BURST = 0.05  # seconds of one burst, about
 WARM = 0.15  # seconds of calls that are not counted, at each size
-
-_NEEDS = {
-    EAGER: ("torch",),
-    COMPILE: ("torch",),
-    COMPILE_DYNAMIC: ("torch",),
-    AOTI: ("torch",),
-    ONNXRUNTIME: ("torch", "onnxruntime", "onnx", "onnxscript"),
-}
 
 
 @dataclass
@@ -170,7 +163,7 @@ class _Race:
         self, name: str, built: Path | None = None, seconds: float | None = None
     ) -> _Standing:
         """Load a runtime in a process of its own. One that cannot be loaded stays, and says why."""
-        missing = [each for each in _NEEDS.get(name, ()) if not importlib.util.find_spec(each)]
+        missing = [each for each in NEEDS[name] if not importlib.util.find_spec(each)]
         if missing:
             packages = " ".join(missing)
             return _Standing(
@@ -186,7 +179,7 @@ class _Race:
 
     def build_and_start(self, name: str, sizes: Sequence[Sizes]) -> _Standing:
         """Export and compile in one process, load in another: only the second one counts."""
-        if any(not importlib.util.find_spec(each) for each in _NEEDS[name]):
+        if any(not importlib.util.find_spec(each) for each in NEEDS[name]):
             return self.start(name)
         trace = self._inputs(size_to_trace(self._contract, sizes), "trace")
         built = self._folder / BUILT[name]

@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.contract import AxisSource, Contract, Fixed, TensorInput, TensorOutput
 from ..artifacts.expr import Expr
-from .bench_runtimes import AOTI, COMPILE, COMPILE_DYNAMIC, EAGER, Runtime, Spec, contract_of
+from .bench_names import AOTI, COMPILE, COMPILE_DYNAMIC, EAGER
+from .bench_runtimes import Runtime, Spec, contract_of
 
 _RECOMPILES = 256  # beyond its limit, torch.compile runs eager without a word
 

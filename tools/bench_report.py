@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from .bench_names import BUNDLE
 from .bench_results import Machine, Results, RuntimeResult, Timing
-from .bench_runtimes import BUNDLE
 from .bench_sizes import sizes_text
 from .tables import size_text
 

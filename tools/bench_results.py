@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ..artifacts.platforms import CPU_LEVELS
-from .bench_runtimes import BUNDLE
+from .bench_names import BUNDLE
 from .bench_sizes import Sizes
 
 _PACKAGES = ("tcexport", "numpy", "torch", "onnxruntime", "onnx", "onnxscript", "transformers")

@@ -15,17 +15,7 @@ import numpy as np
 from ..artifacts.container import open_bundle
 from ..artifacts.contract import Contract, Fixed, SizeOutput, TensorInput, TensorOutput
 from ..artifacts.weights import Weight, read_weights, write_weights
-
-BUNDLE = "bundle"
-EAGER = "eager"
-COMPILE = "compile"
-COMPILE_DYNAMIC = "compile-dynamic"
-AOTI = "aoti"
-ONNXRUNTIME = "onnxruntime"
-RUNTIMES = (BUNDLE, EAGER, COMPILE, COMPILE_DYNAMIC, AOTI, ONNXRUNTIME)
-
-# What is built before it is loaded, by a process of its own, and the file that comes out.
-BUILT = {AOTI: "model.pt2", ONNXRUNTIME: "model.onnx"}
+from .bench_names import BUNDLE, ONNXRUNTIME
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,12 @@ import click
 import msgspec
 
 from ..artifacts.container import open_bundle
-from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.names import suggestions
 from .bench_measure import measure
+from .bench_names import RUNTIMES
 from .bench_plot import svg
 from .bench_report import heading, markdown_lines
 from .bench_results import Results, as_data
-from .bench_runtimes import RUNTIMES
 from .bench_sizes import parse_sizes
 from .progress import Progress
 
@@ -89,6 +88,7 @@ def main(names: tuple[str, ...], threads: int | None, rounds: int, folder: Path)
             )
     from ..runtime.threads import thread_count
 
+    failed = []
     kept = folder / "benchmarks"
     kept.mkdir(parents=True, exist_ok=True)
     for name in names or known:
@@ -96,24 +96,31 @@ def main(names: tuple[str, ...], threads: int | None, rounds: int, folder: Path)
         if name == _PEAK:
             (kept / f"{name}.txt").write_text(_peak())
         else:
-            results = measure_model(name, thread_count(threads), rounds)
-            (kept / f"{name}.json").write_text(json.dumps(as_data(results), indent=1) + "\n")
-            (kept / f"{name}.svg").write_text(svg(results))
+            files = (kept / f"{name}.json", kept / f"{name}.svg")
+            for file in files:
+                file.unlink(missing_ok=True)  # no older result stands in for one that fails
+            try:
+                results = measure_model(name, thread_count(threads), rounds)
+            except subprocess.CalledProcessError:
+                failed.append(name)
+                continue
+            files[0].write_text(json.dumps(as_data(results), indent=1) + "\n")
+            files[1].write_text(svg(results))
     (folder / "benchmarks.md").write_text(page(kept))
+    if failed:
+        raise click.ClickException(f"not measured, since the export failed: {', '.join(failed)}")
 
 
 def measure_model(name: str, threads: int, rounds: int) -> Results:
     """Export one of the models, as a user would, and time it.
 
     Raises:
-        UsageError: TC001, this is no checkout.
+        ClickException: this is no checkout.
         subprocess.CalledProcessError: the export failed; it has said why.
     """
     source = _ROOT / _MODELS[name]
     if not source.is_file():
-        raise UsageError(
-            Diagnostic("TC001", f"there is no file {source}: the suite runs from a checkout")
-        )
+        raise click.ClickException(f"there is no file {source}: the suite runs from a checkout")
     lists = lists_of(source)
     with tempfile.TemporaryDirectory(prefix="tcexport-suite-") as folder:
         bundle = Path(folder) / f"{name}.tcpkg"
@@ -169,7 +176,8 @@ def _sections(kept: Path) -> Iterator[str]:
             continue
         results = read_results(json.loads(file.read_text()))
         what, *where = heading(results)
-        yield f"{_first_line(_ROOT / source)} `{source}`; {what.rpartition(': ')[2]}."
+        yield _first_line(_ROOT / source)
+        yield f"`{source}`; {what.rpartition(': ')[2]}."
         yield ""
         yield from markdown_lines(results)
         yield ""

@@ -406,6 +406,6 @@ def test_the_page_holds_what_was_measured_and_says_what_was_not(tmp_path: Path) 
     (tmp_path / "gemm_peak.txt").write_text("m=1 50 %\n")
     text = page(tmp_path)
     assert "`tests/models/text_encoder.py`: not measured yet." in text
-    assert "512-2048-2048-512 with exact GELU. `tools/benchmarks/mlp.py`; 2 threads" in text
+    assert "512-2048-2048-512 with exact GELU.\n`tools/benchmarks/mlp.py`; 2 threads" in text
     assert "| n=1 | 1.00 s |" in text and "(benchmarks/mlp.svg)" in text and "a note" in text
     assert "a CPU, 2 cores, x86-64-v3, 8.0 GB" in text and "m=1 50 %" in text

@@ -65,7 +65,7 @@ def test_help_shows_the_main_job_and_every_command(tmp_path: Path) -> None:
         shown = run(*args, cwd=tmp_path)
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "tcexport model.py --dynamic seq" in shown.stdout
-        for name in ("export", "check", "inspect", "run", "explain"):
+        for name in ("export", "check", "inspect", "run", "explain", "bench"):
             assert re.search(rf"^  {name}  ", shown.stdout, re.MULTILINE)
         assert "Exit statuses: 0 done, 1 export refused" in shown.stdout
 
@@ -116,7 +116,7 @@ def test_help_costs_less_than_150_ms_on_top_of_python(tmp_path: Path) -> None:
         (
             "inspct m.tcpkg",
             "error[TC008] there is no command inspct\n"
-            "  commands: export, check, inspect, run, explain\n"
+            "  commands: export, check, inspect, run, explain, bench\n"
             "  try: tcexport inspect\n",
         ),
         (

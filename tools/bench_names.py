@@ -1,0 +1,24 @@
+"""The runtimes that can be timed, by name, and what each of them needs."""
+
+from __future__ import annotations
+
+BUNDLE = "bundle"
+EAGER = "eager"
+COMPILE = "compile"
+COMPILE_DYNAMIC = "compile-dynamic"
+AOTI = "aoti"
+ONNXRUNTIME = "onnxruntime"
+RUNTIMES = (BUNDLE, EAGER, COMPILE, COMPILE_DYNAMIC, AOTI, ONNXRUNTIME)
+
+# What is built before it is loaded, by a process of its own, and the file that comes out.
+BUILT = {AOTI: "model.pt2", ONNXRUNTIME: "model.onnx"}
+
+# Packages, beside those that this one requires.
+NEEDS = {
+    BUNDLE: (),
+    EAGER: ("torch",),
+    COMPILE: ("torch",),
+    COMPILE_DYNAMIC: ("torch",),
+    AOTI: ("torch",),
+    ONNXRUNTIME: ("torch", "onnxruntime", "onnx", "onnxscript"),
+}
