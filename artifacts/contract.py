@@ -125,11 +125,16 @@ class Fixed(_Data, frozen=True, tag="fixed", tag_field="kind"):
 
 
 class TensorInput(_Data, frozen=True, tag="tensor", tag_field="kind"):
-    """A tensor argument. ``shape``: an int, a dim's name or an expression for each axis."""
+    """A tensor argument. ``shape``: an int, a dim's name or an expression for each axis.
+
+    ``layout``: any, since what is not contiguous is copied; or contiguous alone, since the model
+    asks for the layout and the trace kept the answer.
+    """
 
     path: str
     dtype: str
     shape: tuple[Any, ...]
+    layout: Literal["any", "contiguous"] = "any"
 
 
 class TensorOutput(_Data, frozen=True, tag="tensor", tag_field="kind"):

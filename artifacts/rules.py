@@ -192,7 +192,7 @@ _rule(
     "`forward` prints, logs or warns.",
     "It happens at export; a bundle is silent.",
     "Nothing, if that is fine. Otherwise return the value and print it outside.",
-    'note[TC110] print() happens at export only, not when the bundle is called',
+    "note[TC110] print() happens at export only, not when the bundle is called",
 )
 _rule(
     "TC111",
@@ -235,8 +235,8 @@ _rule(
     "TC116",
     "layout baked in",
     "`forward` asks whether a tensor is contiguous, or for its strides.",
-    "The arm for contiguous tensors is the only one in the bundle. It is the right one at every "
-    "call: an input that is not contiguous is copied first.",
+    "The arm for contiguous tensors is the only one in the bundle, so that calls with others are "
+    "refused (TC312).",
     "Nothing, if both arms give the same numbers.",
 )
 _rule(
@@ -390,6 +390,13 @@ _rule(
     "An assertion of the model on the values of its tensors does not hold for this call.",
     "The model itself would have raised.",
     "See the line named; give values for which it holds.",
+)
+_rule(
+    "TC312",
+    "wrong layout",
+    "A tensor is not contiguous, and the model asks for the layout of tensors in `forward`.",
+    "The trace kept the arm for contiguous tensors; eager might take the other one.",
+    "Make the input contiguous, if that arm is the one that is meant.",
 )
 _rule(
     "TC401",

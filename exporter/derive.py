@@ -434,6 +434,17 @@ def relocated(value: Any, display: Callable[[str], str]) -> Any:
     return value
 
 
+def contiguous_only(contract: Contract) -> Contract:
+    """The contract with every tensor input contiguous: for a model that asks for layouts."""
+    inputs = tuple(
+        msgspec.structs.replace(item, layout="contiguous")
+        if isinstance(item, TensorInput)
+        else item
+        for item in contract.inputs
+    )
+    return msgspec.structs.replace(contract, inputs=inputs)
+
+
 def used_symbols(names: tuple[str, ...], derived: Derived) -> tuple[Expr, ...]:
     """What torch's symbols, named by the lowering, are over the dims.
 

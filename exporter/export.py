@@ -22,7 +22,7 @@ from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
-from .derive import Derived, derive, relocated, used_symbols
+from .derive import Derived, contiguous_only, derive, relocated, used_symbols
 from .examples import AxisExprs, resized
 from .faithful import require_faithful, require_repeatable
 from .ones import Retrace
@@ -314,7 +314,8 @@ def _traced(
 ) -> tuple[Trace, Derived, tuple[Diagnostic, ...]]:
     try:
         with stages("trace"), preserved(source.module):
-            traced = _trace(source, prepared)
+            # What is refused already is only followed as far as it can name more to mend.
+            traced = _trace(source, prepared, decomposed=not rehearsal.errors)
     except ExportError as error:
         if all(each.code in _RANGES for each in error.diagnostics):
             raise ExportError(_with_tries(error, source, prepared)) from error
@@ -333,14 +334,23 @@ def _traced(
             derived = derive(traced, prepared.requests, retrace, narrow=narrow)
     except ExportError as error:
         raise ExportError(_with_tries(error, source, prepared)) from error
+    if any(note.code == "TC116" for note in rehearsal.notes):
+        derived = replace(derived, contract=contiguous_only(derived.contract))
     return traced, derived, (*rehearsal.notes, *derived.notes)
 
 
 _RANGES = ("TC201", "TC210")  # refusals of a range, not of the model
 
 
-def _trace(source: Source, prepared: _Prepared) -> Trace:
-    return trace(source.module, prepared.bound, prepared.shapes, prepared.sizes, prepared.requests)
+def _trace(source: Source, prepared: _Prepared, *, decomposed: bool = True) -> Trace:
+    return trace(
+        source.module,
+        prepared.bound,
+        prepared.shapes,
+        prepared.sizes,
+        prepared.requests,
+        decomposed=decomposed,
+    )
 
 
 def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) -> Retrace:

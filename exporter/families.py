@@ -111,8 +111,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "layout": Family(
         "TC116",
-        "{what} was asked at export, and the answer for contiguous inputs is kept: those of a bundle "
-        "are made contiguous first",
+        "{what} was asked at export, and the answer for contiguous inputs is kept: calls with others "
+        "are refused",
         severity="note",
     ),
     "context": Family(

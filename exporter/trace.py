@@ -69,6 +69,8 @@ def trace(
     shapes: Sequence[AxisExprs | None],
     sizes: Mapping[str, int],
     requests: Mapping[str, Request],
+    *,
+    decomposed: bool = True,
 ) -> Trace:
     """Trace ``module`` with the dims of ``requests`` dynamic.
 
@@ -80,6 +82,8 @@ def trace(
         shapes: the size of each axis of each tensor leaf, in the user's dims or as an int.
         sizes: the size of every dim in the example.
         requests: the range asked for each dynamic dim.
+        decomposed: take the graph apart to what is lowered; a model that is known to write where
+            torch cannot follow would crash there.
 
     Raises:
         ExportError: the model cannot be traced as one graph, or writes to state or inputs, or draws
@@ -106,8 +110,9 @@ def trace(
     program, strict = _export(module, args, kwargs, dynamic)
     placeholders = _placeholders(program, leaves)
     paths = dict(zip(placeholders, (path for path, _ in bound.leaves), strict=True))
-    with _tracing():
-        program = _decomposed(program, paths)
+    if decomposed:
+        with _tracing():
+            program = _decomposed(program, paths)
     return Trace(
         program,
         bound,

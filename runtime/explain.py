@@ -116,6 +116,18 @@ def _check_tensor(contract: Contract, item: TensorInput, seen: Seen) -> None:
             got=f"{_count(len(seen.shape))} {seen.shape}",
             needs=f"{_count(len(item.shape))} {_axes_of(item)}",
         )
+    if item.layout == "contiguous" and not seen.tensor.is_contiguous():
+        _refuse(
+            contract,
+            "TC312",
+            item.path,
+            got="a tensor that is not contiguous",
+            needs="a contiguous one",
+            origin=Origin(
+                "the model asks for the layout of tensors, and the trace kept the answer"
+            ),
+            tries=("numpy.ascontiguousarray(x), or x.contiguous()",),
+        )
     for axis, size in enumerate(item.shape):
         if isinstance(size, int) and seen.shape[axis] != size:
             _refuse(

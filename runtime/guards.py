@@ -92,6 +92,9 @@ def _compile(contract: Contract, sizes: Sequence[Expr], for_numpy: bool) -> Chec
             continue
         lines.append(f"if type(a{index}) is not Tensor or {_dtype(index, item, for_numpy, scope)}:")
         lines.append("    return None")
+        if item.layout == "contiguous":
+            asked = "flags.c_contiguous" if for_numpy else "tensor.is_contiguous()"
+            lines.append(f"if not a{index}.{asked}: return None")
         rank = len(item.shape)
         axes = "".join(f"d{index}_{axis}, " for axis in range(rank)) or "()"
         lines.append(f"{axes} = a{index}.shape" if rank else f"if a{index}.shape: return None")
