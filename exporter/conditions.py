@@ -102,7 +102,10 @@ def _ends(node: torch.fx.Node, expr: Any, sizes: Mapping[str, int]) -> list[Expr
 def _same_side(position: Expr, sizes: Mapping[str, int]) -> list[Expr]:
     if not dims_of(position) or not dims_of(position) <= sizes.keys():
         return []
-    return [("<" if evaluate(position, sizes) < 0 else ">=", position, 0)]
+    negative = evaluate(position, sizes) < 0
+    if negative and isinstance(position, tuple) and position[:2] == ("*", -1):
+        return [(">", fold("*", *position[2:]), 0)]
+    return [("<" if negative else ">=", position, 0)]
 
 
 def _kept_axes(node: torch.fx.Node) -> list[Any]:

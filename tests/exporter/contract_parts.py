@@ -1,7 +1,7 @@
 """Small modules of every kind of assumption, for the fuzz of the contract: one export holds several.
 
 Each part takes its own arguments and has its own dims, so that a module of several parts means what
-its parts mean. ``values`` gives the range of an integer input that is inside of the contract.
+its parts mean.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ Pair = namedtuple("Pair", "first second")
 @dataclass(frozen=True)
 class Part:
     """``axes`` names those of each tensor argument, by its place in ``example`` (a path below it, for
-    nested ones: ``0.x``); ``ranges`` are promised. ``cannot`` are sizes that the trace excludes
-    although eager serves them, with the reason: what the fuzz may see refused."""
+    nested ones: ``0.x``). ``values`` gives the range of each integer argument inside of the contract.
+    ``spans`` are the dims of which less is left than ``ranges`` ask for, with the reason. ``finite``:
+    only finite numbers are tried."""
 
     name: str
     module: nn.Module
     example: tuple[Any, ...]
     axes: dict[str, Axes]
-    ranges: dict[str, tuple[int, ...]]
+    ranges: dict[str, tuple[int, int]]
     values: dict[str, tuple[int, int]] = field(default_factory=dict)
-    allowed: str = ""  # why a call that eager answers may be refused by a guard
+    spans: dict[str, tuple[str, str]] = field(default_factory=dict)
+    finite: bool = False
 
 
 class Sliced(nn.Module):
@@ -383,16 +385,24 @@ def ids(high: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tenso
 
 
 PARTS = [
-    Part("slice", Sliced(), (rows(3, 10, 4),), {"0": ("b", "s", None)}, {"b": (0, 9), "s": (0, 40)}),
-    Part("lookup", Looked(), (rows(3, 9, 4),), {"0": ("b", "s", None)}, {"b": (0, 9), "s": (0, 40)}),
-    Part("divided", Divided(), (rows(4, 12),), {"0": (None, "n")}, {"n": (0, 60)}),
-    Part("halved", Halved(), (rows(3, 10),), {"0": ("b", "s")}, {"b": (0, 9), "s": (0, 40)}),
-    Part("branch", Branched(), (rows(8, 2),), {"0": ("n", None)}, {"n": (0, 20)}),
+    Part("slice", Sliced(), (rows(3, 10, 4),), {"0": ("b", "s", None)}, {"b": (0, 9), "s": (0, 40)},
+         spans={"s": ("0..24", "the table ends")}),
+    Part("lookup", Looked(), (rows(3, 9, 4),), {"0": ("b", "s", None)}, {"b": (0, 9), "s": (0, 40)},
+         spans={"s": ("0..24", "the table ends")}),
+    Part("divided", Divided(), (rows(4, 12),), {"0": (None, "n")}, {"n": (0, 60)},
+         spans={"n": ("0..60:3", "4*n elements in rows of 6")}),
+    Part("halved", Halved(), (rows(3, 10),), {"0": ("b", "s")}, {"b": (0, 9), "s": (0, 40)},
+         spans={"s": ("0..40:2", "pairs")}),
+    Part("branch", Branched(), (rows(8, 2),), {"0": ("n", None)}, {"n": (0, 20)},
+         spans={"n": ("6..20", "the other side of the branch was not traced")}),
     Part("stride", Strided(), (rows(3, 8),), {"0": ("b", "n")}, {"b": (0, 9), "n": (0, 20)}),
-    Part("conv", Convolved(), (rows(2, 2, 30),), {"0": ("b", None, "n")}, {"b": (0, 4), "n": (0, 60)}),
+    Part("conv", Convolved(), (rows(2, 2, 30),), {"0": ("b", None, "n")}, {"b": (0, 4), "n": (0, 60)},
+         spans={"n": ("7..60", "the kernel is as long")}),
     Part("pool", Pooled(), (rows(2, 1, 9, 8),), {"0": ("b", None, "h", "w")},
-         {"b": (0, 3), "h": (0, 14), "w": (0, 14)}),
-    Part("average", Averaged(), (rows(2, 3, 9),), {"0": ("b", None, "n")}, {"b": (0, 3), "n": (0, 20)}),
+         {"b": (0, 3), "h": (0, 14), "w": (0, 14)},
+         spans={"h": ("2..14", "one window at least"), "w": ("2..14", "one window at least")}),
+    Part("average", Averaged(), (rows(2, 3, 9),), {"0": ("b", None, "n")}, {"b": (0, 3), "n": (0, 20)},
+         spans={"n": ("3..20", "one window at least")}),
     Part("cat", Joined(), (rows(2, 3), rows(2, 5)), {"0": ("b", "n"), "1": ("b", "m")},
          {"b": (0, 5), "n": (0, 9), "m": (0, 9)}),
     Part("equal", Added(), (rows(4, 3), rows(4, 3)), {"0": ("n", "m"), "1": ("n", "m")},
@@ -404,8 +414,10 @@ PARTS = [
     Part("repeat", Repeated(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 9)}),
     Part("softmax", Softened(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 40)}),
     Part("mean", Meant(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 40)}),
-    Part("largest", Largest(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 40)}),
-    Part("placed", Placed(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 40)}),
+    Part("largest", Largest(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 40)},
+         spans={"m": ("1..40", "eager raises at 0")}),
+    Part("placed", Placed(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 40)},
+         spans={"m": ("1..40", "eager raises at 0")}),
     Part("products", Squared(), (rows(3, 4), rows(5, 4)), {"0": ("n", None), "1": ("m", None)},
          {"n": (0, 20), "m": (0, 20)}),
     Part("gather", Gathered(), (rows(3, 9), ids(9, 3, 4)), {"0": ("b", "n"), "1": ("b", "m")},
@@ -419,7 +431,8 @@ PARTS = [
     Part("shifted", Shifted(), (ids(10, 3, 4) + 3,), {"0": ("b", "s")}, {"b": (0, 9), "s": (0, 20)},
          {"0": (1, 17)}),
     Part("tail", Tailed(), (ids(20, 3, 5), rows(3)), {"0": (None, None), "1": ("n",)}, {"n": (0, 5)},
-         {"0": (0, 19)}),
+         {"0": (0, 19)},
+         spans={"n": ("1..5", "ids[:, -0:] is all of it: another shape")}),
     Part("narrow integers", Narrowed(), (ids(100, 3, 4), ids(20, 3, dtype=torch.int8)),
          {"0": ("b", "s"), "1": ("b",)}, {"b": (0, 9), "s": (0, 9)}, {"0": (0, 127), "1": (-100, 27)}),
     Part("wrapped", Wrapped(), (ids(20, 3, 4),), {"0": ("b", "s")}, {"b": (0, 9), "s": (0, 9)},
@@ -436,25 +449,35 @@ PARTS = [
          {"b": (0, 9), "m": (0, 9), "k": (0, 4)}),
     Part("broadcast", Broadcast(), (rows(3, 4), rows(1, 4)), {"0": ("b", "n"), "1": (None, "n")},
          {"b": (0, 9), "n": (0, 9)}),
-    Part("ends", Ends(), (rows(3, 4),), {"0": ("b", "n")}, {"b": (0, 9), "n": (0, 9)}),
-    Part("chunk", Unfolded(), (rows(3, 8),), {"0": ("b", "n")}, {"b": (0, 9), "n": (0, 16)}),
+    Part("ends", Ends(), (rows(3, 4),), {"0": ("b", "n")}, {"b": (0, 9), "n": (0, 9)},
+         spans={"n": ("1..9", "eager raises at 0")}),
+    Part("chunk", Unfolded(), (rows(3, 8),), {"0": ("b", "n")}, {"b": (0, 9), "n": (0, 16)},
+         spans={"n": ("2..16", "two chunks were traced; of 1 and of 0 there is one")}),
     Part("attention", Attended(), (rows(2, 2, 5, 4), rows(2, 2, 7, 4)),
          {"0": ("b", None, "q", None), "1": ("b", None, "k", None)},
-         {"b": (0, 3), "q": (0, 12), "k": (0, 12)}),
+         {"b": (0, 3), "q": (0, 12), "k": (0, 12)},
+         spans={"k": ("1..12", "kernels differ in what no keys give")}, finite=True),
     Part("norm", Normed(), (rows(3, 5, 4),), {"0": ("b", "n", None)}, {"b": (0, 5), "n": (0, 12)}),
     Part("extremes", Extremes(), (rows(3, 5), rows(3, 5)), {"0": ("b", "n"), "1": ("b", "n")},
-         {"b": (0, 5), "n": (0, 40)}),
+         {"b": (0, 5), "n": (0, 40)},
+         spans={"b": ("1..5", "eager raises at 0"), "n": ("1..40", "eager raises at 0")}),
     Part("casts", Casts(), (rows(3, 5),), {"0": ("b", "n")}, {"b": (0, 5), "n": (0, 12)}),
     Part("bytes", Bytes(), (ids(200, 3, 5, dtype=torch.uint8), rows(3, 5) > 0),
          {"0": ("b", "n"), "1": ("b", "n")}, {"b": (0, 5), "n": (0, 12)}, {"0": (0, 255)}),
     Part("masks", Masked(), (rows(3, 5), rows(3, 5) > 0), {"0": ("b", "n"), "1": ("b", "n")},
          {"b": (0, 5), "n": (0, 12)}),
-    Part("squeeze", Squeezed(), (rows(3, 4),), {"0": ("b", "n")}, {"b": (0, 5), "n": (2, 9)}),
-    Part("inverse", Inverse(), (rows(3, 4),), {"0": ("n", None)}, {"n": (0, 9)}),
-    Part("remainders", Remainders(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 9)}),
+    Part("squeeze", Squeezed(), (rows(3, 4),), {"0": ("b", "n")}, {"b": (0, 5), "n": (0, 9)},
+         spans={"n": ("2..9", "at 1 the axis goes; the trace begins above it")}),
+    Part("inverse", Inverse(), (rows(3, 4),), {"0": ("n", None)}, {"n": (0, 9)},
+         spans={"n": ("1..9", "eager raises at 0")}),
+    Part("remainders", Remainders(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 9)},
+         spans={"n": ("1..9", "eager raises at 0")}),
     Part("windows", Windows(), (rows(4, 2), rows(2, 6)), {"0": ("n", None), "1": (None, "m")},
-         {"n": (0, 9), "m": (0, 9)}),
-    Part("picked", Picked(), (rows(3, 7),), {"0": (None, "m")}, {"m": (0, 12)}),
+         {"n": (0, 9), "m": (0, 9)},
+         spans={"n": ("1..9", "y[:, -0:] is all of it: another shape"),
+                "m": ("1..9", "y[:, 2 : m - 1] counts from the end at 0")}),
+    Part("picked", Picked(), (rows(3, 7),), {"0": (None, "m")}, {"m": (0, 12)},
+         spans={"m": ("4..12", "eager raises below")}),
     Part("spread", Spread(), (rows(1, 6), rows(2, 6, 3)), {"0": (None, "n"), "1": ("b", "n", None)},
          {"n": (0, 9), "b": (0, 9)}),
     Part("triangle", Triangles(), (rows(4, 4),), {"0": ("n", "n")}, {"n": (0, 9)}),

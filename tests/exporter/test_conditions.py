@@ -1,0 +1,126 @@
+"""What torch checks in its kernels and writes down nowhere: each kind becomes a guard, or a check in
+the compiled code. Each of these was once answered in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tcexport
+from tcexport.artifacts.contract import Contract
+from tcexport.artifacts.expr import render
+from tcexport.exporter.export import check
+from tcexport.exporter.options import dynamic_from_python
+from tcexport.exporter.source import source_in_memory
+
+
+class Applied(nn.Module):
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def checked(function: Callable[..., Any], example: torch.Tensor, **ranges: Any) -> Contract:
+    source = source_in_memory(Applied(function).eval(), (example,), {}, {"x": ("b", "n")})
+    return check(source, dynamic=dynamic_from_python(ranges), narrow=True).contract
+
+
+@pytest.mark.parametrize(
+    ("function", "spans"),
+    [
+        (lambda x: x.amax(1), {"b": "0..9", "n": "1..9"}),
+        (lambda x: x.max(), {"b": "1..9", "n": "1..9"}),
+        (lambda x: x.argmin(0), {"b": "1..9", "n": "0..9"}),
+        (lambda x: x[:, 0], {"b": "0..9", "n": "1..9"}),
+        (lambda x: x[:, -3], {"b": "0..9", "n": "3..9"}),
+        (lambda x: x.squeeze(1), {"b": "0..9", "n": "2..9"}),
+        (lambda x: x * (1 / x.shape[1]), {"b": "0..9", "n": "1..9"}),
+        (lambda x: x * (100 // x.shape[1]), {"b": "0..9", "n": "1..9"}),
+        (lambda x: x * (x.shape[1] % x.shape[0]), {"b": "1..9", "n": "0..9"}),
+        (lambda x: x * x.shape[1] ** -0.5, {"b": "0..9", "n": "1..9"}),
+        (lambda x: x.reshape(-1, x.shape[1]), {"b": "0..9", "n": "1..9"}),
+        (lambda x: x.softmax(1).sum(0), {"b": "0..9", "n": "0..9"}),
+        (lambda x: x[:, -2:].mean(1), {"b": "0..9", "n": "0..9"}),
+        (lambda x: x + torch.ones(24, 9)[: x.shape[0], : x.shape[1]], {"b": "0..9", "n": "0..9"}),
+    ],
+)
+def test_sizes_at_which_eager_raises_are_not_served(
+    function: Callable[..., Any], spans: dict[str, str]
+) -> None:
+    contract = checked(function, torch.randn(3, 5), b=(0, 9), n=(0, 9))
+    assert {dim.name: dim.span() for dim in contract.dims} == spans
+    sizes = [tuple(range(dim.lo, (dim.hi or 0) + 1)) for dim in contract.dims]
+    for b, n in ((sizes[0][0], sizes[1][0]), (sizes[0][-1], sizes[1][-1])):
+        function(torch.randn(b, n))
+    for place, name in enumerate("bn"):
+        below = sizes[place][0] - 1
+        if below >= 0 and function(torch.randn(4, 4)).dim() != 2:
+            with pytest.raises((RuntimeError, IndexError)):
+                function(torch.randn(*(below if each == name else 4 for each in "bn")))
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "guards"),
+    [
+        (lambda i: nn.functional.one_hot(i, 7), torch.int64, ["0 <= 6"]),
+        (lambda i: torch.ones(9)[i + 2], torch.int64, ["-11 <= 6"]),
+        # What may have wrapped around, or has an offset that hangs on its value: looked at in the code.
+        (lambda i: torch.ones(200)[i.to(torch.int8).long()], torch.int64, []),
+        (lambda i: torch.ones(200)[(i + 100).long()], torch.int8, []),
+        (lambda i: torch.ones(9)[torch.where(i >= 0, i, i + 9)], torch.int64, []),
+        # A type that holds all values of the other changes none.
+        (lambda i: torch.ones(200)[i.long()], torch.int8, ["-200 <= 199"]),
+        (lambda i: torch.ones(200)[i.int()], torch.uint8, ["-200 <= 199"]),
+    ],
+)
+def test_indices_are_bounded_as_they_are_computed(
+    function: Callable[..., Any], dtype: torch.dtype, guards: list[str]
+) -> None:
+    contract = checked(function, torch.ones(2, 3, dtype=dtype), b=(1, 9), n=(1, 9))
+    found = [f"{render(each.lo)} <= {render(each.hi)}" for each in contract.index_guards]
+    assert found == guards
+    assert len(contract.computed_guards) == (0 if guards else 1)
+
+
+class Asserting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(200, 3)
+
+    def forward(self, x, ids):
+        torch._assert_async((x > 0).all(), "only positive numbers")
+        return x * 2, self.table((ids + 100).long())
+
+
+def test_assertions_on_values_hold_in_the_bundle(export_once: Callable[..., Path]) -> None:
+    module, x = Asserting(), torch.tensor([1.0, 2.0])
+    ids = torch.tensor([0, 27], dtype=torch.int8)
+    model = tcexport.load(
+        export_once(
+            "asserting", module, (x, ids), axes={"x": ("n",), "ids": ("m",)},
+            dynamic={"n": (0, 9), "m": (0, 9)},
+        )
+    )  # fmt: skip
+    for some in (x, torch.ones(9), torch.ones(0)):
+        for got, want in zip(model(some, ids), module(some, ids), strict=True):
+            torch.testing.assert_close(got, want.detach())
+    with pytest.raises(tcexport.GuardError) as error:
+        model(torch.tensor([1.0, -2.0]), ids)
+    assert error.value.code == "TC311"
+    assert "only positive numbers" in str(error.value)
+    assert "torch._assert_async((x > 0).all()" in str(error.value)
+    with pytest.raises(tcexport.GuardError) as error:  # 100 + 100 is -56 in eight bits
+        model(x, torch.tensor([100], dtype=torch.int8))
+    assert error.value.code == "TC309"
+    with pytest.raises(IndexError):
+        module(x, torch.tensor([100], dtype=torch.int8))
+    assert model.metrics.violations == {"TC311": 1, "TC309": 1}
+    torch.testing.assert_close(model(x, ids)[0], x * 2)  # whole after a refusal
