@@ -418,26 +418,32 @@ def judge(
 
 def fuzz(parts: list[Part], model: Any, count: int) -> None:
     for number, part in enumerate(parts):
-        outcomes: Counter[str] = Counter()
-
-        @settings(
-            max_examples=count,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(calls(part))
-        def call(drawn: Any, number: int = number, outcomes: Counter[str] = outcomes) -> None:
-            arguments, done = drawn
-            outcome, why = judge(parts, model, number, arguments, done)
-            outcomes[outcome] += 1
-            by_design = outcome == "over-refused" and why[:5] in STRICTER
-            assert outcome in ("answered", "refused") or by_design, (outcome, why, done)
-
-        call()
+        outcomes = fuzz_part(parts, model, number, count)
         assert outcomes["answered"] >= count // 8, (part.name, outcomes)
         assert outcomes["refused"], (part.name, outcomes)
+
+
+def fuzz_part(parts: list[Part], model: Any, number: int, count: int) -> Counter[str]:
+    """Draw calls of one part, with the examples of the others beside it."""
+    outcomes: Counter[str] = Counter()
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(calls(parts[number]))
+    def call(drawn: Any) -> None:
+        arguments, done = drawn
+        outcome, why = judge(parts, model, number, arguments, done)
+        outcomes[outcome] += 1
+        by_design = outcome == "over-refused" and why[:5] in STRICTER
+        assert outcome in ("answered", "refused") or by_design, (outcome, why, done)
+
+    call()
+    return outcomes
 
 
 @pytest.mark.parametrize("group", range(1))
