@@ -38,9 +38,15 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("export", "check"):
-        from .exporter.extra import require_extra
+        from .exporter.extra import missing_extra
 
-        require_extra()
+        error = missing_extra()
+        if error is not None:  # said where it is called: looking at the package is no mistake
+
+            def refused(*args: Any, **kwargs: Any) -> Any:
+                raise error
+
+            return refused
         from .exporter import export as module
 
         found: Any = getattr(module, name)

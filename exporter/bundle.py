@@ -48,14 +48,16 @@ def assemble(
         UsageError: TC012, it cannot be written; TC011, TC506, as `tvm_runtime`.
     """
     members: list[tuple[str, Path | bytes]] = [(WEIGHTS_NAME, lowered.weights_file)]
+    runtimes_for = {each.machine: each for each in _runtimes(lowered)}
     targets = []
     for name, library in lowered.libraries.items():
         level = CPU_TARGETS[name].level
         member = f"targets/cpu-{name}/model.so"
         members.append((member, library))
-        targets.append(Target(f"cpu:{name}", _SYSTEM, level.machine, name, lowered.libc, member))
+        needs = max(lowered.libc, runtimes_for[level.machine].libc, key=_version_key)
+        targets.append(Target(f"cpu:{name}", _SYSTEM, level.machine, name, needs, member))
     runtimes = []
-    for runtime in _runtimes(lowered):
+    for runtime in runtimes_for.values():
         folder = f"runtime/{_SYSTEM}-{runtime.machine}"
         files = (f"{folder}/libtvm_runtime.so", f"{folder}/LICENSE")
         members += zip(files, (runtime.library, runtime.license), strict=True)
@@ -88,6 +90,10 @@ def _version(package: str) -> str:
 
 def _runtimes(lowered: Lowered) -> list[TvmRuntime]:
     return [tvm_runtime(machine) for machine in machines(lowered.libraries)]
+
+
+def _version_key(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
 
 
 def machines(targets: Iterable[str]) -> list[str]:

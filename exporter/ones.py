@@ -28,6 +28,7 @@ Retrace = Callable[[Mapping[str, int]], Trace]
 Excluded: TypeAlias = "tuple[str, int]"  # a dim and a size of it
 
 _MOST_SIZES = 4  # of which every combination is traced
+_MOST_TRACES = 24
 
 
 def admit_small_sizes(
@@ -55,10 +56,47 @@ def admit_small_sizes(
             admitted.add(candidate)
             found |= new
     waived = {guard for each in admitted for guard in excluded[each]}
+    for guard, corner in _corners(assumptions.guards, requests):
+        guards = found.get(corner) or _guards_at(
+            dict(corner), traced, assumptions, requests, retrace
+        )
+        if guards is not None:
+            found[corner] = guards
+            waived.add(guard)
     kept = [guard for guard in assumptions.guards if guard not in waived]
-    for point, guards in found.items():
-        kept += _under(dict(point), guards, admitted, requests)
+    queue = list(found)
+    for point in queue:  # grows while it is walked
+        others = {name: ask for name, ask in requests.items() if name not in dict(point)}
+        inner = _excluded(found[point], others)
+        known: set[Guard] = set()
+        for each, excluding in inner.items():
+            further = point | {each}
+            if each not in admitted and further not in found and len(found) < _MOST_TRACES:
+                guards = _guards_at(dict(further), traced, assumptions, requests, retrace)
+                if guards is not None:
+                    found[further] = guards
+                    queue.append(further)
+            if each in admitted or further in found:
+                known.update(excluding)
+        kept += _under(dict(point), [guard for guard in found[point] if guard not in known])
     return tuple({guard.expr: guard for guard in reversed(kept)}.values())[::-1]
+
+
+def _corners(
+    guards: Sequence[Guard], requests: Mapping[str, Request]
+) -> Iterator[tuple[Guard, frozenset[Excluded]]]:
+    """Guards over several dims that say no more than that not all of them are 1 at once."""
+    for guard in guards:
+        names = sorted(dims_of(guard.expr))
+        if len(names) < 2 or not set(names) <= requests.keys():
+            continue
+        box = {name: requests[name].span for name in names}
+        if not all(1 in span for span in box.values()):
+            continue
+        elsewhere = ("or", guard.expr, *(("!=", name, 1) for name in names))
+        at_the_corner = holds(guard.expr, {name: Span(1, 1) for name in names})
+        if at_the_corner.status == "refuted" and holds(elsewhere, box).status == "proved":
+            yield guard, frozenset((name, 1) for name in names)
 
 
 def _points(candidate: Excluded, admitted: set[Excluded]) -> Iterator[frozenset[Excluded]]:
@@ -88,25 +126,10 @@ def _guards_at(
     return found.guards if same else None
 
 
-def _under(
-    point: Mapping[str, int],
-    guards: Sequence[Guard],
-    admitted: set[Excluded],
-    requests: Mapping[str, Request],
-) -> list[Guard]:
-    """The guards of the trace at ``point``, as guards of calls with these sizes alone.
-
-    Sizes that it excludes in turn, and that are admitted, have a trace of their own.
-    """
-    others = {name: ask for name, ask in requests.items() if name not in point}
-    inner = _excluded(guards, others)
-    waived = {guard for each in inner.keys() & admitted for guard in inner[each]}
+def _under(point: Mapping[str, int], guards: Sequence[Guard]) -> list[Guard]:
+    """The guards of the trace at ``point``, as guards of calls with these sizes alone."""
     elsewhere = [fold("!=", name, size) for name, size in point.items()]
-    return [
-        Guard(("or", *elsewhere, guard.expr), guard.origin)
-        for guard in guards
-        if guard not in waived
-    ]
+    return [Guard(("or", *elsewhere, guard.expr), guard.origin) for guard in guards]
 
 
 def _excluded(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..artifacts.errors import Diagnostic, UsageError
+from ..lowering.elf import oldest_glibc
 
 WHEELS = "TCEXPORT_TVM_WHEELS"
 _LIBRARY, _LICENSE = "tvm/lib/libtvm_runtime.so", "tvm/LICENSE"
@@ -22,11 +23,17 @@ _LIBRARY, _LICENSE = "tvm/lib/libtvm_runtime.so", "tvm/LICENSE"
 
 @dataclass(frozen=True)
 class TvmRuntime:
-    """libtvm_runtime for one machine and its licence: files, or their bytes."""
+    """libtvm_runtime for one machine and its licence: files, or their bytes. ``libc`` is the oldest
+    glibc that it runs with."""
 
     machine: str
     library: Path | bytes
     license: Path | bytes
+
+    @property
+    def libc(self) -> str:
+        data = self.library if isinstance(self.library, bytes) else self.library.read_bytes()
+        return oldest_glibc(data)
 
 
 def tvm_runtime(machine: str) -> TvmRuntime:

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import re
 import struct
-from pathlib import Path
 
 _SHT_GNU_VERNEED = 0x6FFFFFFE
 
 
-def oldest_glibc(path: Path) -> str:
+def oldest_glibc(data: bytes) -> str:
     """The highest glibc version that a little-endian 64-bit ELF library needs, such as ``2.27``.
 
     A library without version needs answers ``2.2.5``, the first glibc of x86-64.
     """
-    data = path.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{path} is not a little-endian 64-bit ELF file")
+        raise ValueError("not a little-endian 64-bit ELF file")
     (table,) = struct.unpack_from("<Q", data, 0x28)
     entry_size, count = struct.unpack_from("<HH", data, 0x3A)
     sections = [

@@ -47,14 +47,14 @@ def lower(
     program: torch.export.ExportedProgram,
     targets: tuple[str, ...],
     workdir: Path,
-    progress: Callable[[str, float], None],
+    progress: Callable[[str, float | None], None],
 ) -> Lowered:
     """Compile a program for CPU targets (names in `targets.CPU_TARGETS`).
 
     Args:
         program: one that `decompose` gave.
         workdir: an existing folder for the files; what the answer names lies in it.
-        progress: told the name of each stage that is over, and its seconds.
+        progress: told the name of each stage where it begins (None), and its seconds where it ends.
 
     Raises:
         ExportError: an unknown target (TC506), no linker (TC505), ops that are not supported
@@ -112,7 +112,7 @@ def _flat(program: torch.export.ExportedProgram) -> Iterator[None]:
         program._example_inputs = example
 
 
-def _run_worker(request_path: Path, progress: Callable[[str, float], None]) -> None:
+def _run_worker(request_path: Path, progress: Callable[[str, float | None], None]) -> None:
     package = __package__ or "tcexport.lowering"
     command = [sys.executable, "-m", f"{package}.worker", str(request_path)]
     # A fixed hash seed: sets of names are walked in the same order at every export.

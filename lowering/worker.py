@@ -26,10 +26,10 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A stage that is over, and how many seconds it took."""
+    """A stage that begins (None), or that is over, and how many seconds it took."""
 
     stage: str
-    seconds: float
+    seconds: float | None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -47,10 +47,14 @@ class Answer(msgspec.Struct, frozen=True):
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
+    _tell(Progress(name, None))
     start = time.monotonic()
     yield
-    line = msgspec.json.encode(Progress(name, round(time.monotonic() - start, 3)))
-    print(line.decode(), flush=True)
+    _tell(Progress(name, round(time.monotonic() - start, 3)))
+
+
+def _tell(progress: Progress) -> None:
+    print(msgspec.json.encode(progress).decode(), flush=True)
 
 
 def main(request_path: str) -> None:
@@ -118,7 +122,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
                     linker, [Path(item) for item in objects], Path(output)
                 ),
             )
-        needs.append(oldest_glibc(library))
+        needs.append(oldest_glibc(library.read_bytes()))
     return Answer(
         inputs=first.inputs,
         sizes=first.sizes,

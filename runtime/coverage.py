@@ -65,6 +65,14 @@ def coverage(contract: Contract, serves: Serves) -> Coverage:
         UsageError: TC006, a dim that is not there; TC008, not a range.
     """
     dims = {dim.name: dim for dim in contract.dims}
+    if not isinstance(serves, Mapping):
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                f"serves={serves!r} is not a dict from dims to ranges",
+                tries=('serves={"seq": (1, 512)}',),
+            )
+        )
     asked = {name: _span(name, value, dims) for name, value in serves.items()}
     box = {name: asked.get(name) or Span(dim.lo, dim.hi, dim.step) for name, dim in dims.items()}
     conditions: list[Condition] = []

@@ -31,6 +31,20 @@ class Encoder(nn.Module):
         return self.layers(x, mask=mask, is_causal=True)
 
 
+class Heads(nn.Module):
+    """Torch excludes batch 1 only where n is 1 too: the layout of a chunk is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(20, 144)
+
+    def forward(self, x):
+        b, n, _ = x.shape
+        parts = self.qkv(x).chunk(3, dim=-1)
+        q, k, v = (part.reshape(b, n, 4, -1).transpose(1, 2) for part in parts)
+        return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, 48)
+
+
 class OtherWayAtOne(nn.Module):
     def forward(self, x):
         if x.shape[0] == 1:
@@ -51,6 +65,14 @@ RANGES = {"batch": DimRequest(1, 16), "seq": DimRequest(1, 64)}
 def test_a_transformer_serves_batch_1_and_seq_1_whatever_the_example(shape: Any) -> None:
     report = checked(Encoder(), torch.randn(shape), axes=AXES, dynamic=RANGES)
     assert [dim.span() for dim in report.dims] == ["1..16", "1..64"]
+    assert not report.contract.guards
+
+
+def test_sizes_that_torch_excludes_only_together_are_served() -> None:
+    report = checked(
+        Heads(), torch.randn(3, 5, 20), axes={"x": ("b", "n", None)}, dynamic={"b": None, "n": None}
+    )
+    assert [dim.span() for dim in report.dims] == ["1..", "1.."]
     assert not report.contract.guards
 
 
