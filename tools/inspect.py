@@ -109,5 +109,7 @@ def _as_json(manifest: Manifest, guards: bool) -> Any:
 
     data = msgspec.to_builtins(manifest)
     if guards:
-        return {name: data["contract"][name] for name in ("guards", "index_guards", "computed_guards")}
+        return {
+            name: data["contract"][name] for name in ("guards", "index_guards", "computed_guards")
+        }
     return data

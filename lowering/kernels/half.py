@@ -16,7 +16,6 @@ from tvm.tirx.script.builder import ir as T
 
 from .prim_func import FLOAT, Expr, let, load, select, vector
 
-
 _NAN = 0x7FC0  # of bfloat16
 
 
