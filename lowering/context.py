@@ -7,16 +7,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import sympy
 import torch
 from tvm import relax, te, tirx
+from tvm.tirx.script.builder import ir as T
 
+from .kernels.prim_func import dim, param, prim_func
 from .symbols import Shape, Size, Symbols, as_size, product
 from .targets import CpuTarget
 from .tensor import HALVES, TORCH_DTYPES, Constant, Tensor
 from .weights import WeightStore
 
 Build = Callable[..., te.Tensor]
+Emit = Callable[[Symbols, list[tirx.Buffer], list[tirx.Buffer]], None]
 
+_OPAQUE = 8  # FuseOps leaves a function of this pattern alone
 _SMALL = 1 << 14  # elements of a constant that is converted at export, in a copy of its own
 
 
@@ -43,6 +48,7 @@ class Context:
     symbols: Symbols = field(default_factory=Symbols)
     parameters: dict[str, relax.Var] = field(default_factory=dict)
     unguarded: list[str] = field(default_factory=list)
+    computed: set[str] = field(default_factory=set)
     node: torch.fx.Node | None = None
     wide: bool = False
 
@@ -95,6 +101,9 @@ class Context:
         function = te.create_prim_func(
             [*placeholders, *(scope.variables[name] for name in free), result], "int64"
         ).without_attr("global_symbol")
+        if not inputs and not all(isinstance(size, int) for size in shape):
+            # FuseTIR binds the sizes of such a function twice where its reader takes a number.
+            function = function.with_attr("op_pattern", _OPAQUE)
         arguments = [self.variable(tensor) for tensor in inputs]
         arguments += [self.symbols.variable(name) for name in free]
         return self._call(name, function, arguments, shape, dtype)
@@ -123,6 +132,57 @@ class Context:
         arguments = [*(self.variable(tensor) for tensor in inputs), *numbers]
         return self._call(name, function, arguments, shape, dtype)
 
+    def procedure(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        results: Sequence[tuple[Shape, str]],
+        emit: Emit,
+        sizes: Sequence[Size] = (),
+    ) -> list[Tensor]:
+        """Emit a kernel that is given as loops: ``emit(scope, inputs, results)`` writes its body.
+
+        It has a buffer for each of ``inputs`` and of ``results`` (shape and dtype). ``sizes``: what
+        it takes from the scope besides the sizes of those.
+        """
+        scope = Symbols()
+        numbers: list[str] = []
+
+        def extent(size: Size) -> Any:
+            # What is made of several symbols gets a name of its own: one of them may be bound by
+            # a later buffer only.
+            return scope.size(size) if isinstance(size, (int, sympy.Symbol)) else dim(None, "n")
+
+        def declare() -> Callable[[], None]:
+            shapes = [tensor.shape for tensor in inputs] + [shape for shape, _ in results]
+            extents = [[extent(size) for size in shape] for shape in shapes]
+            bound = {size for shape in extents for size in shape if isinstance(size, tirx.Var)}
+            for sizes_used in (*shapes, tuple(sizes)):
+                scope.shape(sizes_used)
+            # Sorted, so that equal graphs give equal bytes.
+            numbers.extend(n for n in sorted(scope.variables) if scope.variables[n] not in bound)
+            dtypes = [tensor.dtype for tensor in inputs] + [dtype for _, dtype in results]
+            buffers = []
+            for position, (shape, dtype) in enumerate(zip(extents, dtypes, strict=True)):
+                if position == len(inputs):
+                    for number in numbers:
+                        T.arg(number, scope.variables[number])
+                buffers.append(param(f"x{position}", shape, dtype))
+            return lambda: emit(scope, buffers[: len(inputs)], buffers[len(inputs) :])
+
+        function = prim_func(name, declare)
+        arguments = [self.variable(tensor) for tensor in inputs]
+        arguments += [self.symbols.variable(number) for number in numbers]
+        types = [relax.TensorType(self.symbols.shape(shape), dtype) for shape, dtype in results]
+        call = relax.call_tir(self.builder.add_func(function, name), arguments, types)
+        made = self.builder.emit(call)
+        if len(results) == 1:
+            return [Tensor(*results[0], made)]
+        return [
+            Tensor(shape, dtype, self.builder.emit(relax.TupleGetItem(made, position)))
+            for position, (shape, dtype) in enumerate(results)
+        ]
+
     def _call(
         self, name: str, function: tirx.PrimFunc, arguments: list[Any], shape: Shape, dtype: str
     ) -> Tensor:
@@ -140,6 +200,11 @@ class Context:
         element: Callable[..., Any],
     ) -> Tensor:
         """Emit a kernel with one element per position: ``element(scope, inputs, position)``."""
+        if not shape:  # a stage without loops is none that `schedule_rest` knows
+            one = self.compute(
+                name, inputs, (1,), dtype, lambda scope, tensors, _: element(scope, tensors, ())
+            )
+            return self.reshape(one, ())
 
         def build(scope: Symbols, *placeholders: te.Tensor) -> te.Tensor:
             return te.compute(
@@ -188,6 +253,31 @@ class Context:
             dtype,
             lambda _, x, position: convert(x[0](*position), dtype),
         )
+
+    def stretch(self, tensor: Tensor, shape: Shape) -> Tensor:
+        """``tensor`` with its axes of size 1 widened, and axes put in front, to ``shape``."""
+        if tensor.shape == shape:
+            return tensor
+
+        def element(_: Any, x: Any, position: tuple[Any, ...]) -> Any:
+            return x[0](*broadcast_index(tensor.shape, position))
+
+        return self.compute("widen", [tensor], shape, tensor.dtype, element)
+
+    def bind_size(self, size: Size, value: Tensor) -> None:
+        """Let a symbol of the trace be what a kernel computed: ``value``, ``[1]`` of int64."""
+        if not isinstance(size, sympy.Symbol):
+            raise Unsupported(f"with {size} elements, which is no size of its own")
+        made = self.builder.emit(
+            relax.call_pure_packed(
+                "vm.builtin.tensor_to_shape",
+                self.variable(value),
+                ty_args=[relax.ShapeType(ndim=1)],
+            )
+        )
+        ty = relax.ShapeType([self.symbols.variable(size.name)])
+        self.builder.match_cast(made, ty)
+        self.computed.add(size.name)
 
     # Constants.
 

@@ -92,7 +92,8 @@ class _Importer:
                     raise ExportError(_report(self.unsupported))
                 results = self._results()
                 output = builder.emit_output(relax.Tuple(results))
-            sizes = tuple(sorted(set(self.ctx.symbols.variables) - self.bound))
+            known = self.bound | self.ctx.computed
+            sizes = tuple(sorted(set(self.ctx.symbols.variables) - known))
             parameters = list(self.inputs.values())
             if sizes:
                 values = [self.ctx.symbols.variable(name) for name in sizes]

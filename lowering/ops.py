@@ -8,7 +8,11 @@ from __future__ import annotations
 
 KEPT = frozenset(
     {
+        "aten._unsafe_index_put.default",
         "aten._unsafe_view.default",
+        "aten._upsample_nearest_exact1d.vec",
+        "aten._upsample_nearest_exact2d.vec",
+        "aten._upsample_nearest_exact3d.vec",
         "aten.adaptive_avg_pool1d.default",
         "aten.adaptive_avg_pool2d.default",
         "aten.all.default",
@@ -61,6 +65,11 @@ KEPT = frozenset(
         "aten.tril.default",
         "aten.triu.default",
         "aten.unbind.int",
+        "aten.upsample_bicubic2d.vec",
+        "aten.upsample_linear1d.vec",
+        "aten.upsample_nearest1d.vec",
+        "aten.upsample_nearest3d.vec",
+        "aten.upsample_trilinear3d.vec",
         "aten.var.dim",
         "aten.where.Scalar",
         "aten.where.ScalarOther",

@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm import tirx
 
-from ..context import Context, Unsupported, broadcast_index
+from ..context import Context, Unsupported
 from ..kernels.attention import attention
-from ..symbols import Shape, Size
+from ..symbols import Size
 from ..tensor import Tensor
 from .elementwise import choose, pointwise
 from .linear import matrix_product
@@ -65,7 +65,7 @@ def _flash(
     inputs = [query, key, value]
     if mask is not None:
         mask = ctx.reshape(mask, ((1,) * (4 - mask.rank)) + mask.shape)
-        mask = _widened(ctx, mask, (*mask.shape[:2], rows, key.shape[2]))
+        mask = ctx.stretch(mask, (*mask.shape[:2], rows, key.shape[2]))
         inputs.append(mask)
     function = attention(
         width,
@@ -79,17 +79,6 @@ def _flash(
     )
     result = ctx.call("attention", function, inputs, (batch, heads, rows, value.shape[-1]))
     return ctx.reshape(result, shape)
-
-
-def _widened(ctx: Context, x: Tensor, shape: Shape) -> Tensor:
-    """``x`` with its axes of size 1 stretched to ``shape``."""
-    if x.shape == shape:
-        return x
-
-    def element(_: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
-        return tensors[0](*broadcast_index(x.shape, position))
-
-    return ctx.compute("widen", [x], shape, x.dtype, element)
 
 
 def _in_steps(

@@ -10,11 +10,12 @@ from tvm import te, tirx
 
 from ..context import Context, Unsupported, constant_tensor
 from ..kernels.conv import conv2d, pack_conv
-from ..symbols import Shape, Symbols, as_shape
+from ..symbols import Shape, Size, Symbols, as_shape, product
 from ..tensor import HALVES, Constant, Tensor
 from .elementwise import pointwise
-from .linear import ACTIVATIONS
+from .linear import ACTIVATIONS, product_of
 from .registry import converter
+from .shape import part, permute
 
 
 @converter("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", takes_halves=True)
@@ -59,8 +60,93 @@ def convert_convolution(
     groups: int,
 ) -> Tensor:
     if transposed:
-        raise Unsupported("with transposed=True")
+        return _transposed(ctx, input, weight, bias, stride, padding, dilation, groups)
     return convert_conv(ctx, input, weight, bias, stride, padding, dilation, groups)
+
+
+def _transposed(
+    ctx: Context,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """The weight is ``[c, o / groups, …]``: each input pixel adds its product with the whole of it
+    to the result. One matrix product makes the terms, ``[n, pixels, o, …]``, and a second kernel
+    adds up those that meet at each pixel of the result."""
+    dtype = input.dtype
+    axes = weight.rank - 2
+    shape = as_shape(ctx.expected().shape)
+    x = input if input.rank == weight.rank else ctx.reshape(input, (1, *input.shape))
+    batch, channels, *own = x.shape
+    _, group_filters, *window = weight.shape
+    if not all(isinstance(size, int) for size in weight.shape):
+        raise Unsupported("with a weight whose shape varies")
+    steps, borders, spread = (_each(v, axes) for v in (stride, padding, dilation))
+    pixels, taps = product(own), product(window)
+    per_group = channels // groups
+    columns = product((group_filters, taps))
+    terms = []
+    for group in range(groups):
+        first = group * per_group
+        rows = part(ctx, x, 1, first, 1, per_group)
+        rows = permute(ctx, ctx.reshape(rows, (batch, per_group, pixels)), (0, 2, 1))
+        matrix = _group_matrix(ctx, weight, first, per_group, columns, group)
+        made = product_of(ctx, rows, matrix)
+        terms.append(ctx.cast(ctx.reshape(made, (batch, *own, group_filters, *window)), "float32"))
+    if dtype == "float64":
+        raise Unsupported("of float64 with transposed=True", "float32")
+    full = shape if len(shape) == weight.rank else (1, *shape)
+    zero = tirx.IntImm("int64", 0)
+
+    def build(scope: Symbols, *sources: te.Tensor) -> te.Tensor:
+        offsets = [te.reduce_axis((zero, scope.size(size)), name="rk") for size in window]
+
+        def element(*position: Any) -> Any:
+            number, output, *at = position
+            where, inside = [], []
+            for p, k, step, border, apart, size in zip(
+                at, offsets, steps, borders, spread, own, strict=True
+            ):
+                away = p + tirx.IntImm("int64", border) - k.var * tirx.IntImm("int64", apart)
+                source = tirx.floordiv(away, tirx.IntImm("int64", step))
+                where.append(source)
+                inside += [
+                    tirx.EQ(source * tirx.IntImm("int64", step), away),
+                    source >= zero,
+                    source < scope.size(size),
+                ]
+            filters = tirx.IntImm("int64", group_filters)
+            taps = [k.var for k in offsets]
+            inner = tirx.floormod(output, filters)
+            value = sources[-1](number, *where, inner, *taps)
+            for group in reversed(range(groups - 1)):
+                here = output < tirx.IntImm("int64", (group + 1) * group_filters)
+                value = tirx.if_then_else(here, sources[group](number, *where, inner, *taps), value)
+            return te.sum(
+                tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, "float32")), axis=offsets
+            )
+
+        return te.compute(scope.shape(full), element, name="gather_terms")
+
+    result = ctx.kernel("gather_terms", build, terms, full, "float32")
+    if bias is not None:
+        column = ctx.cast(ctx.reshape(bias, (full[1], *(1 for _ in window))), "float32")
+        result = pointwise(ctx, "add", lambda a, b: a + b, result, column, dtype="float32")
+    return ctx.cast(ctx.reshape(result, shape), dtype)
+
+
+def _group_matrix(
+    ctx: Context, weight: Tensor, first: int, count: int, columns: Size, group: int
+) -> Tensor:
+    """The weight of one group as ``[c / groups, o / groups * taps]``."""
+    if weight.constant is None:
+        return ctx.reshape(part(ctx, weight, 0, first, 1, count), (count, columns))
+    value = weight.constant.value[first : first + count].reshape(count, columns)
+    return constant_tensor(Constant(f"{weight.constant.name}:group{group}", value))
 
 
 def _each(value: Sequence[int], axes: int) -> tuple[int, ...]:

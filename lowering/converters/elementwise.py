@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from tvm import tirx
+from tvm.tirx.script.builder import ir as T
 
 from ..context import (
     Context,
@@ -17,7 +18,8 @@ from ..context import (
     convert,
     result_dtype,
 )
-from ..symbols import Scalar
+from ..kernels.prim_func import let, local, parallel, serial, store
+from ..symbols import Scalar, product
 from ..tensor import DTYPES, HALVES, TORCH_DTYPES, Tensor
 from .registry import converter
 
@@ -110,14 +112,14 @@ def sigmoid(x: Any) -> Any:
 
 
 def tanh(x: Any) -> Any:
-    return tirx.tanh(x) if str(x.ty.dtype) == "float32" else _libm("tanh", x)
+    return tirx.tanh(x) if str(x.ty.dtype) == "float32" else libm("tanh", x)
 
 
 def erf(x: Any) -> Any:
-    return tirx.erf(x) if str(x.ty.dtype) == "float32" else _libm("erf", x)
+    return tirx.erf(x) if str(x.ty.dtype) == "float32" else libm("erf", x)
 
 
-def _libm(name: str, *operands: Any) -> Any:
+def libm(name: str, *operands: Any) -> Any:
     dtype = str(operands[0].ty.dtype)
     suffix = "f" if dtype == "float32" else ""
     return tirx.call_pure_extern(dtype, name + suffix, *operands)
@@ -167,17 +169,33 @@ def differ(a: Any, b: Any) -> Any:
     return tirx.any(a < b, a > b, tirx.isnan(a), tirx.isnan(b))
 
 
+def _integer_quotient(divide: Element, a: Any, b: Any) -> Any:
+    """By -1 it is a negation: the quotient of the least integer does not exist, and the CPU traps."""
+    if isinstance(b, tirx.IntImm) or str(b.ty.dtype).startswith("uint"):
+        return divide(a, b)
+    minus_one = tirx.EQ(b, constant(-1, b))
+    quotient = divide(a, tirx.Select(minus_one, constant(1, b), b))
+    return tirx.Select(minus_one, constant(0, a) - a, quotient)
+
+
+def _integer_remainder(divide: Element, a: Any, b: Any) -> Any:
+    if isinstance(b, tirx.IntImm) or str(b.ty.dtype).startswith("uint"):
+        return divide(a, b)
+    # By 1 nothing is left, as by -1.
+    return divide(a, tirx.Select(tirx.EQ(b, constant(-1, b)), constant(1, b), b))
+
+
 def _truncated_quotient(a: Any, b: Any) -> Any:
     if is_float(str(a.ty.dtype)):
         return tirx.trunc(a / b)
-    return tirx.truncdiv(a, b)
+    return _integer_quotient(tirx.truncdiv, a, b)
 
 
 def _floored_quotient(a: Any, b: Any) -> Any:
     """Floats as in ATen's ``div_floor_floating``: exact, from the remainder, not floor(a / b)."""
     if not is_float(str(a.ty.dtype)):
-        return tirx.floordiv(a, b)
-    remainder = _libm("fmod", a, b)
+        return _integer_quotient(tirx.floordiv, a, b)
+    remainder = libm("fmod", a, b)
     quotient = (a - remainder) / b
     zero = constant(0, a)
     wrong_side = tirx.all(differ(remainder, zero), differ(b < zero, remainder < zero))
@@ -190,9 +208,9 @@ def _floored_quotient(a: Any, b: Any) -> Any:
 def _remainder(a: Any, b: Any) -> Any:
     """With the sign of the divisor, as Python's ``%``."""
     if not is_float(str(a.ty.dtype)):
-        return tirx.floormod(a, b)
+        return _integer_remainder(tirx.floormod, a, b)
     zero = constant(0, a)
-    remainder = _libm("fmod", a, b)
+    remainder = libm("fmod", a, b)
     wrong_side = tirx.all(differ(remainder, zero), differ(b < zero, remainder < zero))
     return tirx.Select(wrong_side, remainder + b, remainder)
 
@@ -201,23 +219,23 @@ def _remainder(a: Any, b: Any) -> Any:
 
 _UNARY: dict[str, Element] = {
     "abs": tirx.abs,
-    "acos": lambda x: _libm("acos", x),
-    "acosh": lambda x: _libm("acosh", x),
-    "asin": lambda x: _libm("asin", x),
-    "asinh": lambda x: _libm("asinh", x),
-    "atan": lambda x: _libm("atan", x),
-    "atanh": lambda x: _libm("atanh", x),
+    "acos": lambda x: libm("acos", x),
+    "acosh": lambda x: libm("acosh", x),
+    "asin": lambda x: libm("asin", x),
+    "asinh": lambda x: libm("asinh", x),
+    "atan": lambda x: libm("atan", x),
+    "atanh": lambda x: libm("atanh", x),
     "ceil": lambda x: tirx.ceil(x) if is_float(str(x.ty.dtype)) else x,
     "cos": tirx.cos,
-    "cosh": lambda x: _libm("cosh", x),
+    "cosh": lambda x: libm("cosh", x),
     "erf": erf,
     "exp": tirx.exp,
     "exp2": tirx.exp2,
-    "expm1": lambda x: _libm("expm1", x),
+    "expm1": lambda x: libm("expm1", x),
     "floor": lambda x: tirx.floor(x) if is_float(str(x.ty.dtype)) else x,
     "log": tirx.log,
     "log10": tirx.log10,
-    "log1p": lambda x: _libm("log1p", x),
+    "log1p": lambda x: libm("log1p", x),
     "log2": tirx.log2,
     "neg": lambda x: constant(0, x) - x if not is_float(str(x.ty.dtype)) else -x,
     "reciprocal": lambda x: constant(1, x) / x,
@@ -230,10 +248,10 @@ _UNARY: dict[str, Element] = {
     ),
     "silu": silu,
     "sin": tirx.sin,
-    "sinh": lambda x: _libm("sinh", x),
+    "sinh": lambda x: libm("sinh", x),
     "sqrt": tirx.sqrt,
     "square": lambda x: x * x,
-    "tan": lambda x: _libm("tan", x),
+    "tan": lambda x: libm("tan", x),
     "tanh": tanh,
     "trunc": lambda x: tirx.trunc(x) if is_float(str(x.ty.dtype)) else x,
 }
@@ -266,7 +284,7 @@ def convert_leaky_relu(ctx: Context, x: Tensor, negative_slope: Scalar) -> Tenso
 @converter("aten.elu.default")
 def convert_elu(ctx: Context, x: Tensor, alpha: Any, scale: Any, input_scale: Any) -> Tensor:
     def element(value: Any) -> Any:
-        negative = _libm("expm1", value * constant(input_scale, value)) * constant(alpha, value)
+        negative = libm("expm1", value * constant(input_scale, value)) * constant(alpha, value)
         positive = tirx.Select(value > constant(0, value), value, negative)
         return positive * constant(scale, value)
 
@@ -277,7 +295,7 @@ def convert_elu(ctx: Context, x: Tensor, alpha: Any, scale: Any, input_scale: An
 def convert_softplus(ctx: Context, x: Tensor, beta: Any, threshold: Any) -> Tensor:
     def element(value: Any) -> Any:
         scaled = value * constant(beta, value)
-        soft = _libm("log1p", tirx.exp(scaled)) / constant(beta, value)
+        soft = libm("log1p", tirx.exp(scaled)) / constant(beta, value)
         return tirx.Select(scaled > constant(threshold, value), value, soft)
 
     return pointwise(ctx, "softplus", element, x, dtype=x.dtype)
@@ -362,7 +380,7 @@ def convert_div_mode(ctx: Context, x: Tensor, other: Operand, rounding_mode: Any
     dtype = dtype_of_result(ctx)
     if rounding_mode is None:
         return pointwise(ctx, "divide", lambda a, b: a / b, x, other, dtype=dtype)
-    _refuse_integer_division(dtype, other)
+    other = _divisor(ctx, dtype, other)
     element = _floored_quotient if rounding_mode == "floor" else _truncated_quotient
     return pointwise(ctx, f"divide_{rounding_mode}", element, x, other, dtype=dtype)
 
@@ -370,38 +388,54 @@ def convert_div_mode(ctx: Context, x: Tensor, other: Operand, rounding_mode: Any
 @converter("aten.floor_divide.default")
 def convert_floor_divide(ctx: Context, x: Tensor, other: Operand) -> Tensor:
     dtype = dtype_of_result(ctx)
-    _refuse_integer_division(dtype, other)
+    other = _divisor(ctx, dtype, other)
     return pointwise(ctx, "divide_floor", _floored_quotient, x, other, dtype=dtype)
 
 
 @converter("aten.remainder.Tensor", "aten.remainder.Scalar")
 def convert_remainder(ctx: Context, x: Tensor, other: Operand) -> Tensor:
     dtype = dtype_of_result(ctx)
-    _refuse_integer_division(dtype, other)
+    other = _divisor(ctx, dtype, other)
     return pointwise(ctx, "remainder", _remainder, x, other, dtype=dtype)
 
 
 @converter("aten.fmod.Tensor", "aten.fmod.Scalar")
 def convert_fmod(ctx: Context, x: Tensor, other: Operand) -> Tensor:
     dtype = dtype_of_result(ctx)
-    _refuse_integer_division(dtype, other)
+    other = _divisor(ctx, dtype, other)
 
     def element(a: Any, b: Any) -> Any:
-        return _libm("fmod", a, b) if is_float(dtype) else tirx.truncmod(a, b)
+        return libm("fmod", a, b) if is_float(dtype) else _integer_remainder(tirx.truncmod, a, b)
 
     return pointwise(ctx, "fmod", element, x, other, dtype=dtype)
 
 
-def _refuse_integer_division(dtype: str, divisor: Operand) -> None:
-    """An integer division by zero raises in eager mode; compiled, it would end the process."""
+def _divisor(ctx: Context, dtype: str, divisor: Operand) -> Operand:
+    """An integer divisor that is not zero: a zero fails the call, as it fails in eager mode."""
     if is_float(dtype):
-        return
+        return divisor
     number = _number(divisor)
-    if number is None or number == 0:
-        raise Unsupported(
-            "of integers by a tensor (a zero in it would end the process)",
-            "divide floats, or divide by a constant",
-        )
+    if number is None:
+        return _not_zero(ctx, ctx.cast(divisor, dtype))
+    if number == 0:
+        raise Unsupported("of integers by zero")
+    return divisor
+
+
+def _not_zero(ctx: Context, x: Tensor) -> Tensor:
+    length = product(x.shape)
+
+    def emit(scope: Any, inputs: Any, results: Any) -> None:
+        # One thread: an error in a parallel loop would not come through.
+        with serial(scope.size(length)) as i:
+            value = inputs[0][i]
+            holds = tirx.NE(value, tirx.const(0, x.dtype))
+            with T.Assert(holds, "division of integers by zero", "ZeroDivisionError"):
+                T.buffer_store(results[0], value, [i])
+
+    flat = ctx.reshape(x, (length,))
+    (copy,) = ctx.procedure("divisor", [flat], [((length,), x.dtype)], emit)
+    return ctx.reshape(copy, x.shape)
 
 
 @converter("aten.maximum.default")
@@ -435,7 +469,7 @@ def convert_clamp_max(ctx: Context, x: Tensor, max: Operand) -> Tensor:
 
 
 def _power(a: Any, b: Any) -> Any:
-    return _libm("pow", a, b)
+    return libm("pow", a, b)
 
 
 def _integer_power(value: Any, exponent: int) -> Any:
@@ -459,21 +493,92 @@ def convert_pow(ctx: Context, x: Tensor, exponent: Operand) -> Tensor:
         power = int(number)
         return pointwise(ctx, "power", lambda a: _integer_power(a, power), x, dtype=dtype)
     if not is_float(dtype):
-        raise Unsupported("of integers with a tensor as exponent", "use a constant exponent")
+        return _integer_powers(ctx, x, exponent, dtype)
     return pointwise(ctx, "power", _power, x, exponent, dtype=dtype)
+
+
+def _integer_powers(ctx: Context, x: Operand, exponent: Operand, dtype: str) -> Tensor:
+    """By repeated squaring, modulo the dtype; to a negative power only 1 and -1 are not 0."""
+    base = pointwise(ctx, "base", lambda a, _: a, x, exponent, dtype=dtype)
+    power = pointwise(ctx, "exponent", lambda _, b: b, x, exponent, dtype=dtype)
+    length = product(base.shape)
+
+    def emit(scope: Any, inputs: Any, results: Any) -> None:
+        one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
+        with parallel(scope.size(length)) as i:
+            square, left, total = local((1,), dtype), local((1,), dtype), local((1,), dtype)
+            a, b = let(inputs[0][i]), let(inputs[1][i])
+            for variable, value in ((square, a), (left, b), (total, one)):
+                store(variable, value, 0, lanes=1)
+            with T.While(left[0] > zero):
+                odd = tirx.EQ(left[0] % tirx.const(2, dtype), one)
+                with T.If(odd), T.Then():
+                    store(total, total[0] * square[0], 0, lanes=1)
+                store(square, square[0] * square[0], 0, lanes=1)
+                store(left, tirx.truncdiv(left[0], tirx.const(2, dtype)), 0, lanes=1)
+            value = total[0]
+            if not dtype.startswith("uint"):
+                minus_one = tirx.const(-1, dtype)
+                even = tirx.EQ(tirx.truncmod(b, tirx.const(2, dtype)), zero)
+                sign = tirx.Select(even, one, minus_one)
+                tiny = tirx.Select(tirx.EQ(a, minus_one), sign, zero)
+                tiny = tirx.Select(tirx.EQ(a, one), one, tiny)
+                value = tirx.Select(b < zero, tiny, value)
+            store(results[0], value, i, lanes=1)
+
+    flat = [ctx.reshape(t, (length,)) for t in (base, power)]
+    (result,) = ctx.procedure("power", flat, [((length,), dtype)], emit)
+    return ctx.reshape(result, base.shape)
 
 
 @converter("aten.pow.Scalar")
 def convert_pow_scalar(ctx: Context, x: Scalar, exponent: Tensor) -> Tensor:
     dtype = dtype_of_result(ctx)
     if not is_float(dtype):
-        raise Unsupported("of integers with a tensor as exponent", "use a float base")
+        return _integer_powers(ctx, x, exponent, dtype)
     return pointwise(ctx, "power", _power, x, exponent, dtype=dtype)
+
+
+def _shift(left: bool) -> Element:
+    def element(a: Any, b: Any) -> Any:
+        """Beyond the width of the dtype, and by a negative number, nothing of ``a`` is left but the
+        sign of a shift to the right."""
+        dtype = str(a.ty.dtype)
+        bits = int(dtype.lstrip("uint"))
+        outside = tirx.any(b < constant(0, b), b >= constant(bits, b))
+        if left:
+            safe = tirx.Select(outside, constant(0, b), b)
+            return tirx.Select(outside, constant(0, a), tirx.shift_left(a, safe))
+        most = bits if dtype.startswith("uint") else bits - 1
+        if most == bits:
+            safe = tirx.Select(outside, constant(0, b), b)
+            return tirx.Select(outside, constant(0, a), tirx.shift_right(a, safe))
+        return tirx.shift_right(a, tirx.Select(outside, constant(most, b), b))
+
+    return element
+
+
+def _register_shift(name: str, python_name: str, left: bool) -> None:
+    @converter(
+        f"aten.{name}.Tensor",
+        f"aten.{name}.Tensor_Scalar",
+        f"aten.{python_name}.Tensor",
+        f"aten.{python_name}.Scalar",
+    )
+    def convert_shift(ctx: Context, x: Tensor, other: Operand) -> Tensor:
+        dtype = dtype_of_result(ctx)
+        if is_float(dtype) or dtype == "bool":
+            raise Unsupported(f"of {dtype}", "integers")
+        return pointwise(ctx, name, _shift(left), x, other, dtype=dtype)
+
+
+_register_shift("bitwise_left_shift", "__lshift__", left=True)
+_register_shift("bitwise_right_shift", "__rshift__", left=False)
 
 
 @converter("aten.atan2.default")
 def convert_atan2(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
-    element = lambda a, b: _libm("atan2", a, b)  # noqa: E731
+    element = lambda a, b: libm("atan2", a, b)  # noqa: E731
     return pointwise(ctx, "atan2", element, x, other, dtype=dtype_of_result(ctx))
 
 
@@ -612,3 +717,8 @@ def convert_to_copy(ctx: Context, x: Tensor) -> Tensor:
 )
 def convert_clone(ctx: Context, x: Tensor) -> Tensor:
     return x  # nothing in the graph writes to a tensor, so the same one will do
+
+
+@converter("aten.copy.default", takes_halves=True)
+def convert_copy(ctx: Context, x: Tensor, src: Tensor) -> Tensor:
+    return ctx.stretch(ctx.cast(src, x.dtype), x.shape)

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.tirx.script.builder import ir as T
 
 from ..context import Context, Unsupported, axis_of, broadcast, broadcast_index
-from ..symbols import Size
+from ..kernels.prim_func import let, local, parallel, serial, store
+from ..symbols import Size, as_shape
 from ..tensor import Tensor
+from .nonzero import pick_masked
 from .registry import converter
 
 
@@ -96,7 +99,9 @@ def convert_gather(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
 def convert_index(ctx: Context, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     picked = {axis: index for axis, index in enumerate(indices) if index is not None}
     if any(index.dtype == "bool" for index in picked.values()):
-        raise Unsupported("with a boolean mask", "torch.where, which keeps the shape")
+        if list(picked) != [0]:
+            raise Unsupported("with a boolean mask among other indices", "x[mask][:, index]")
+        return pick_masked(ctx, x, picked[0])
     common = broadcast(*(index.shape for index in picked.values()))
     axes = sorted(picked)
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
@@ -120,3 +125,72 @@ def convert_index(ctx: Context, x: Tensor, indices: Sequence[Tensor | None]) -> 
         return source(*(where[axis] for axis in range(x.rank)))
 
     return ctx.compute("index", [x, *picked.values()], shape, x.dtype, element)
+
+
+@converter("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def convert_embedding_bag(
+    ctx: Context,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: Any,
+    mode: int,
+    sparse: Any,
+    per_sample_weights: Tensor | None,
+    include_last_offset: bool,
+    padding_idx: int,
+) -> list[Tensor | None]:
+    """Sum, mean or maximum (modes 0, 1, 2) of the rows of each bag; the bags begin at ``offsets``.
+
+    Rows that are ``padding_idx`` do not count. An empty bag gives 0.
+    """
+    shape = as_shape(ctx.expected(0).shape)
+    bags, width = shape
+    safe = position_in(ctx, indices, weight.shape[0], wraps=False)
+    padding = padding_idx + weight.shape[0] if padding_idx < -1 else padding_idx
+    inputs = [weight, indices, offsets]
+    inputs += [] if per_sample_weights is None else [per_sample_weights]
+    total = indices.shape[0]
+
+    def emit(scope: Any, buffers: Any, results: Any) -> None:
+        table, ids, begins, *factors = buffers
+        zero, one = tirx.IntImm("int64", 0), tirx.IntImm("int64", 1)
+        limit = scope.size(total)
+        with parallel(scope.size(bags)) as bag:
+            count = local((1,), "int64")
+            store(count, zero, 0, lanes=1)
+            start = let(tirx.max(tirx.min(begins[bag].astype("int64"), limit), zero))
+            if include_last_offset:
+                end = begins[bag + one].astype("int64")
+            else:
+                following = begins[tirx.min(bag + one, scope.size(bags) - one)].astype("int64")
+                end = tirx.Select(bag + one < scope.size(bags), following, limit)
+            end = let(tirx.max(tirx.min(end, limit), start))
+            with serial(scope.size(width)) as column:
+                store(results[0], tirx.const(0, weight.dtype), bag, column, lanes=1)
+            with serial(end - start) as offset:
+                at = let(start + offset)
+                row = let(safe(scope, ids[at]))
+                counts = tirx.NE(ids[at].astype("int64"), tirx.IntImm("int64", padding))
+                with T.If(counts), T.Then():
+                    with serial(scope.size(width)) as column:
+                        value = let(table[row, column])
+                        if factors:
+                            value = value * factors[0][at]
+                        old = results[0][bag, column]
+                        if mode == 2:
+                            first = tirx.EQ(count[0], zero)
+                            new = tirx.Select(tirx.any(first, value > old), value, old)
+                        else:
+                            new = old + value
+                        store(results[0], new, bag, column, lanes=1)
+                    store(count, count[0] + one, 0, lanes=1)
+            if mode == 1:
+                number = tirx.max(count[0], one).astype(weight.dtype)
+                with serial(scope.size(width)) as column:
+                    value = results[0][bag, column] / number
+                    store(results[0], value, bag, column, lanes=1)
+
+    sizes = (bags, width, total, weight.shape[0])
+    made = ctx.procedure("embedding_bag", inputs, [(shape, weight.dtype)], emit, sizes)
+    return [*made, None, None, None]

@@ -194,8 +194,8 @@ def convert_addmm(
 ) -> Tensor:
     weight = mat2.constant
     row = x.rank == 1 and x.shape == (mat2.shape[1],)
-    packable = mat1.dtype in _PACKED and x.dtype == mat1.dtype == mat2.dtype
-    if alpha == beta == 1 and row and weight is not None and packable:
+    alike = x.dtype == mat1.dtype == mat2.dtype and x.dtype in _PACKED
+    if alpha == beta == 1 and row and weight is not None and alike:
         return _packed(ctx, mat1, _turned(weight), x, None, None)
     return _sum_with(ctx, x, product_of(ctx, mat1, mat2), beta, alpha)
 

@@ -11,7 +11,7 @@ from tvm import te, tirx
 from ..context import Context, Unsupported, axis_of, convert
 from ..symbols import Symbols, product
 from ..tensor import Tensor
-from .elementwise import dtype_of_result, is_float, pointwise
+from .elementwise import dtype_of_result, is_float, libm, pointwise
 from .registry import converter
 
 _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, dtype), name="product")
@@ -242,11 +242,47 @@ def convert_min_dim(ctx: Context, x: Tensor, dim: int, keepdim: bool) -> list[Te
 @converter("aten.linalg_vector_norm.default")
 def convert_vector_norm(ctx: Context, x: Tensor, ord: Any, dim: Any, keepdim: bool) -> Tensor:
     axes = axes_of(dim, x.rank)
-    if ord == 2:
-        squares = pointwise(ctx, "squares", lambda a: a * a, x, dtype=x.dtype)
-        total = reduce(ctx, "sum", te.sum, squares, axes, keepdim, x.dtype)
-        return pointwise(ctx, "sqrt", tirx.sqrt, total, dtype=x.dtype)
+    if not isinstance(ord, (int, float)):
+        raise Unsupported(f"with ord={ord}", "a constant")
+    dtype = dtype_of_result(ctx)
+    x = ctx.cast(x, dtype)
+
+    def total(element: Callable[[Any], Any]) -> Tensor:
+        return reduce(
+            ctx,
+            "sum",
+            te.sum,
+            pointwise(ctx, "terms", element, x, dtype=dtype),
+            axes,
+            keepdim,
+            dtype,
+        )
+
+    if ord in (math.inf, -math.inf):
+        sizes = pointwise(ctx, "abs", tirx.abs, x, dtype=dtype)
+        return reduce(ctx, "norm", te.max if ord > 0 else te.min, sizes, axes, keepdim, dtype)
+    if ord == 0:
+        return total(
+            lambda a: tirx.Select(
+                tirx.any(tirx.abs(a) > tirx.const(0, dtype), tirx.isnan(a)),
+                tirx.const(1, dtype),
+                tirx.const(0, dtype),
+            )
+        )
     if ord == 1:
-        sizes = pointwise(ctx, "abs", tirx.abs, x, dtype=x.dtype)
-        return reduce(ctx, "sum", te.sum, sizes, axes, keepdim, x.dtype)
-    raise Unsupported(f"with ord={ord}", "ord=1 or ord=2")
+        return total(tirx.abs)
+    if ord == 2:
+        return pointwise(ctx, "sqrt", tirx.sqrt, total(lambda a: a * a), dtype=dtype)
+    power = total(lambda a: libm("pow", tirx.abs(a), tirx.const(ord, dtype)))
+    return pointwise(
+        ctx, "root", lambda a: libm("pow", a, tirx.const(1 / ord, dtype)), power, dtype=dtype
+    )
+
+
+@converter("aten._cdist_forward.default")
+def convert_cdist(ctx: Context, x1: Tensor, x2: Tensor, p: float, compute_mode: Any) -> Tensor:
+    """Distances between all rows of ``[..., n, d]`` and ``[..., m, d]``."""
+    left = ctx.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
+    right = ctx.reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
+    apart = pointwise(ctx, "apart", lambda a, b: a - b, left, right, dtype=x1.dtype)
+    return convert_vector_norm(ctx, apart, p, [apart.rank - 1], False)

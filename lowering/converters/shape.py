@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -284,11 +284,35 @@ def _roll(ctx: Context, x: Tensor, shifts: dict[int, Size]) -> Tensor:
     return ctx.compute("roll", [x], x.shape, x.dtype, element)
 
 
+def _within(at: Any, size: Any) -> Any:
+    one, zero = tirx.IntImm("int64", 1), tirx.IntImm("int64", 0)
+    return tirx.max(tirx.min(at, size - one), zero)
+
+
+def _reflected(at: Any, size: Any) -> Any:
+    one, zero = tirx.IntImm("int64", 1), tirx.IntImm("int64", 0)
+    at = tirx.Select(at < zero, zero - at, at)
+    return _within(tirx.Select(at >= size, (size - one) * tirx.IntImm("int64", 2) - at, at), size)
+
+
+def _around(at: Any, size: Any) -> Any:
+    at = tirx.Select(at < tirx.IntImm("int64", 0), at + size, at)
+    return _within(tirx.Select(at >= size, at - size, at), size)
+
+
+# Which element stands at a position outside. torch's own guards keep borders shorter than the axis.
+_BEYOND: dict[str, Callable[[Any, Any], Any]] = {
+    "reflect": _reflected,
+    "replicate": _within,
+    "circular": _around,
+}
+
+
 @converter("aten.constant_pad_nd.default", "aten.pad.default", takes_halves=True)
 def convert_pad(
     ctx: Context, x: Tensor, pad: Sequence[Any], value: Any, mode: str = "constant"
 ) -> Tensor:
-    if mode != "constant":
+    if mode not in ("constant", *_BEYOND):
         raise Unsupported(f"with mode={mode!r}", "mode='constant'")
     shape = as_shape(ctx.expected().shape)
     before: list[Size] = [0] * x.rank
@@ -304,6 +328,9 @@ def convert_pad(
                 indices.append(index)
                 continue
             at = index - scope.size(before[axis])
+            if mode != "constant":
+                indices.append(_BEYOND[mode](at, scope.size(x.shape[axis])))
+                continue
             indices.append(at)
             inside += [at >= tirx.IntImm("int64", 0), at < scope.size(x.shape[axis])]
         if not inside:
@@ -312,3 +339,33 @@ def convert_pad(
         return tirx.if_then_else(tirx.all(*inside), read, scope.number(fill, x.dtype))
 
     return ctx.compute("pad", [x], shape, x.dtype, element)
+
+
+@converter("aten.unfold.default", takes_halves=True)
+def convert_unfold(ctx: Context, x: Tensor, dimension: int, size: Any, step: int) -> Tensor:
+    """Windows of ``size`` along an axis, ``step`` apart, as a new last axis."""
+    if not x.rank:
+        raise Unsupported("of a tensor without axes")
+    axis = axis_of(dimension, x.rank)
+
+    def element(_: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+        *where, inner = position
+        where[axis] = where[axis] * tirx.IntImm("int64", step) + inner
+        return tensors[0](*where)
+
+    return ctx.compute("unfold", [x], as_shape(ctx.expected().shape), x.dtype, element)
+
+
+@converter("aten.diagonal.default", takes_halves=True)
+def convert_diagonal(ctx: Context, x: Tensor, offset: int, dim1: int, dim2: int) -> Tensor:
+    first, second = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
+    others = [axis for axis in range(x.rank) if axis not in (first, second)]
+
+    def element(_: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+        *outer, along = position
+        where: dict[int, Any] = dict(zip(others, outer, strict=True))
+        where[first] = along + tirx.IntImm("int64", max(-offset, 0))
+        where[second] = along + tirx.IntImm("int64", max(offset, 0))
+        return tensors[0](*(where[axis] for axis in range(x.rank)))
+
+    return ctx.compute("diagonal", [x], as_shape(ctx.expected().shape), x.dtype, element)

@@ -72,12 +72,21 @@ def bfloat16_as_bits(module: IRModule) -> IRModule:
     """
     result = module.clone()
     for name, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc):
-            parameters = set(function.params)
-            body = _as_bits(function.body, parameters)
-            if not body.same_as(function.body):
-                result.update_func(name, function.with_body(body))
+        if isinstance(function, tirx.PrimFunc) and _mentions_bfloat16(function):
+            body = _as_bits(function.body, set(function.params))
+            result.update_func(name, function.with_body(body))
     return result
+
+
+def _mentions_bfloat16(function: tirx.PrimFunc) -> bool:
+    found: list[Any] = []
+
+    def look(value: Any) -> None:
+        if hasattr(value.ty, "dtype") and _is_bfloat16(value):
+            found.append(value)
+
+    tvm_ffi.structural_walk(function.body, (ir.Expr, look))
+    return bool(found)
 
 
 def _is_bfloat16(value: Any) -> bool:

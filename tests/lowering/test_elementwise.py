@@ -1,5 +1,6 @@
 import math
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -168,6 +169,50 @@ INTEGERS = [
 def test_integers_keep_torchs_dtypes_and_rounding(agree) -> None:
     example = torch.arange(-6, 6).reshape(3, 4)
     agree(INTEGERS, (example,), (torch.tensor([[-7]]),), (torch.arange(-10, 5).reshape(5, 3),))
+
+
+WHOLE = [
+    lambda i, j: i // j,
+    lambda i, j: i % j,
+    lambda i, j: torch.fmod(i, j),
+    lambda i, j: torch.div(i, j, rounding_mode="trunc"),
+    lambda i, j: i / j,
+    lambda i, j: i.to(torch.int8) // j.to(torch.int8),
+    lambda i, j: i**j,
+    lambda i, j: 3 ** j.abs(),
+    lambda i, j: i.to(torch.int32) ** j.abs(),
+    lambda i, j: i << (j.abs() % 5),
+    lambda i, j: i >> (j.abs() % 5),
+    lambda i, j: i.to(torch.int32) << 3,
+    lambda i, j: i.to(torch.int32) >> j.abs().to(torch.int32),
+    lambda i, j: i @ j.T,
+    lambda i, j: torch.minimum(i, j),
+    lambda i, j: i.amin(0),
+    lambda i, j: torch.isin(i, j[0]),
+]
+
+
+def test_integers_by_integers(agree) -> None:
+    def pair(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+        divisor = torch.randint(1, 7, shape) * (torch.randint(0, 2, shape) * 2 - 1)
+        return torch.randint(-20, 20, shape), divisor
+
+    agree(WHOLE, pair(3, 4), pair(1, 1), pair(9, 2))
+
+
+def test_the_least_integer_by_minus_one_does_not_end_the_process(agree) -> None:
+    i, j = torch.tensor([5, 6]), torch.tensor([2, 3])
+    compiled = agree([lambda i, j: i // j, lambda i, j: i % j], (i, j))
+    least = torch.iinfo(torch.int64).min  # eager: SIGFPE
+    quotient, remainder = compiled((torch.tensor([least, 7]), torch.tensor([-1, -1])))
+    assert quotient.tolist() == [least, -7] and remainder.tolist() == [0, 0]
+
+
+def test_division_of_integers_by_zero_fails(agree) -> None:
+    i, j = torch.tensor([5, 6]), torch.tensor([2, 3])
+    compiled = agree([lambda i, j: i // j], (i, j))
+    with pytest.raises(Exception, match="division of integers by zero"):
+        compiled((i, torch.tensor([1, 0])))
 
 
 def test_numbers_do_not_change_a_tensors_dtype(agree) -> None:

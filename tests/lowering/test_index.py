@@ -54,3 +54,28 @@ def test_gathers(agree) -> None:
     shapes = [(2, 4), (3, 3), (5, 9)]
     calls = [(torch.randn(*shape), ids(100, *shape)) for shape in shapes]
     agree(functions, *calls)
+
+
+class Bags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(
+            nn.EmbeddingBag(11, 6, mode=mode, padding_idx=padding)
+            for mode in ("sum", "mean", "max")
+            for padding in (None, 3)
+        )
+        self.table = nn.Parameter(torch.randn(11, 6))
+
+    def forward(self, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        flat = i.reshape(-1)
+        offsets = torch.arange(i.shape[0]) * i.shape[1]
+        weights = flat * 0.5
+        return (
+            *(bag(i) for bag in self.bags),
+            *(bag(flat, offsets) for bag in self.bags),
+            F.embedding_bag(flat, self.table, offsets, mode="sum", per_sample_weights=weights),
+        )
+
+
+def test_bags(agree) -> None:
+    agree(Bags(), (ids(11, 3, 5),), (ids(11, 1, 1),), (ids(11, 4, 31),))

@@ -102,3 +102,12 @@ CREATIONS = [
 
 def test_tensors_made_from_sizes(agree) -> None:
     agree(CREATIONS, (floats(4, 6),), (floats(1, 1),), (floats(9, 3),))
+
+
+def test_numbers_meet_tensors_made_of_sizes(agree) -> None:
+    functions = [
+        lambda x: torch.arange(x.shape[0]) * x.shape[1],
+        lambda x: torch.zeros(x.shape[0]) + x.shape[1] / 2,
+        lambda x: torch.arange(x.shape[0] * 2) // x.shape[1] + 1,
+    ]
+    agree(functions, (torch.randn(3, 4),), (torch.randn(5, 1),))

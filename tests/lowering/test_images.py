@@ -1,0 +1,105 @@
+"""Windows, resampling and transposed convolutions, over sizes that vary."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+AUTO = torch.export.Dim.AUTO
+
+
+def floats(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+RESIZES = [
+    lambda x: F.interpolate(x, scale_factor=2),
+    lambda x: F.interpolate(x, scale_factor=1.5, mode="nearest"),
+    lambda x: F.interpolate(x, size=(7, 5)),
+    lambda x: F.interpolate(x, size=(x.shape[2] * 2, x.shape[3] + 3), mode="nearest-exact"),
+    lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    lambda x: F.interpolate(x, scale_factor=(0.5, 3.0), mode="bilinear", align_corners=True),
+    lambda x: F.interpolate(x, size=(11, 6), mode="bilinear"),
+    lambda x: F.interpolate(x, size=(x.shape[2] // 2, 9), mode="bilinear"),
+    lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    lambda x: F.interpolate(x, size=(5, 8), mode="bicubic", align_corners=True),
+    lambda x: F.interpolate(x[:, :, 0], scale_factor=2, mode="linear"),
+    lambda x: F.interpolate(x[:, :, None], scale_factor=2, mode="trilinear"),
+    lambda x: F.interpolate(x.half(), scale_factor=2),
+    lambda x: F.pixel_shuffle(x, 2),
+    lambda x: F.pixel_unshuffle(x.repeat(1, 1, 2, 2), 2),
+    lambda x: F.pad(x, (1, 2, 2, 1), mode="reflect"),
+    lambda x: F.pad(x, (1, 2, 2, 1), mode="replicate"),
+    lambda x: F.pad(x, (1, 2, 2, 1), mode="circular"),
+    lambda x: F.pad(x, (-1, 2, 0, 1)),
+]
+
+
+def test_resizing(agree) -> None:
+    calls = [(floats(b, 4, h, w),) for b, h, w in ((2, 6, 8), (1, 4, 4), (3, 9, 5))]
+    agree(RESIZES, *calls, dynamic=(({0: AUTO, 2: AUTO, 3: AUTO},),))
+
+
+POOLS = [
+    lambda x: F.adaptive_avg_pool2d(x, (3, 5)),
+    lambda x: F.adaptive_avg_pool2d(x, 1),
+    lambda x: F.adaptive_avg_pool1d(x[:, :, 0], 3),
+    lambda x: F.adaptive_max_pool2d(x, (2, 3)),
+    lambda x: tuple(F.adaptive_max_pool2d(x, 2, return_indices=True)),
+    lambda x: tuple(F.max_pool2d(x, 3, 2, 1, return_indices=True)),
+    lambda x: F.max_pool3d(x[:, :, None].repeat(1, 1, 3, 1, 1), 2),
+    lambda x: F.avg_pool3d(x[:, :, None].repeat(1, 1, 3, 1, 1), 2),
+    lambda x: F.lp_pool2d(x.abs(), 2, 2),
+    lambda x: F.unfold(x, 3, padding=1),
+    lambda x: F.unfold(x, (2, 3), stride=2, dilation=(1, 2)),
+    lambda x: x.unfold(3, 2, 1),
+    lambda x: x.unfold(-2, 3, 2),
+]
+
+
+def test_windows(agree) -> None:
+    calls = [(floats(b, 4, h, w),) for b, h, w in ((2, 6, 8), (1, 5, 5), (3, 9, 7))]
+    agree(POOLS, *calls, dynamic=(({0: AUTO, 2: AUTO, 3: AUTO},),))
+
+
+def test_folding_back(agree) -> None:
+    functions = [lambda x: F.fold(x, (6, 5), 3, padding=1)]
+    agree(functions, (floats(2, 18, 30),), (floats(1, 18, 30),), dynamic=(({0: AUTO},),))
+
+
+class Transposed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(4, 6, 2, 2)
+        self.wide = nn.ConvTranspose2d(4, 3, 3, stride=2, padding=1, output_padding=1, bias=False)
+        self.grouped = nn.ConvTranspose2d(4, 8, (3, 4), stride=(1, 2), groups=2, dilation=(2, 1))
+        self.line = nn.ConvTranspose1d(4, 5, 4, stride=2, padding=1)
+        self.cube = nn.ConvTranspose3d(4, 2, 2, 2)
+        self.halves = nn.ConvTranspose2d(4, 6, 2, 2).half()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            self.up(x),
+            self.wide(x),
+            self.grouped(x),
+            self.line(x[:, :, 0]),
+            self.cube(x[:, :, None]),
+            self.halves(x.half()),
+        )
+
+
+def test_transposed_convolutions(agree) -> None:
+    calls = [(floats(b, 4, h, w),) for b, h, w in ((2, 6, 8), (1, 1, 1), (3, 9, 5))]
+    agree(Transposed(), *calls, dynamic=({0: AUTO, 2: AUTO, 3: AUTO},), tolerance=1e-4)
+
+
+def test_images_read_at_places_that_are_data(agree) -> None:
+    functions = [
+        lambda x, g: F.grid_sample(x, g, align_corners=False),
+        lambda x, g: F.grid_sample(x, g, align_corners=True, padding_mode="border"),
+        lambda x, g: F.grid_sample(x, g, mode="nearest", align_corners=False),
+    ]
+    calls = [
+        (floats(b, 3, h, w), floats(b, 4, w, 2)) for b, h, w in ((2, 6, 8), (1, 2, 2), (3, 9, 5))
+    ]
+    axes = ({0: AUTO, 2: AUTO, 3: AUTO}, {0: AUTO, 2: AUTO})
+    agree(functions, *calls, dynamic=(axes,), tolerance=1e-4)
