@@ -40,7 +40,7 @@ aten = torch.ops.aten
 # Of no element there is no largest one. The place of the axis among the arguments.
 _NEEDS_ELEMENTS = {
     aten.amax: 1, aten.amin: 1, aten.argmax: 1, aten.argmin: 1, aten.max: 1, aten.min: 1,
-    aten.median: 1, aten.nanmedian: 1, aten.mode: 1, aten.kthvalue: 2, aten.aminmax: 1,
+    aten.median: 1, aten.nanmedian: 1, aten.mode: 1, aten.aminmax: 1,
 }  # fmt: skip
 
 
@@ -63,6 +63,10 @@ def size_conditions(traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> tupl
                 needed = _position(node, expr, traced.sizes)
             elif packet is aten.slice:
                 needed = _ends(node, expr, traced.sizes)
+            elif packet in (aten.topk, aten.kthvalue):
+                needed = [(">=", expr(_size_along(node)), expr(_number(node.args[1])))]
+            elif packet in _SCATTERS:
+                needed = _scattered(node, expr)
             elif packet is aten.squeeze:
                 needed = [("!=", expr(size), 1) for size in _kept_axes(node)]
             else:
@@ -106,6 +110,33 @@ def _same_side(position: Expr, sizes: Mapping[str, int]) -> list[Expr]:
     if negative and isinstance(position, tuple) and position[:2] == ("*", -1):
         return [(">", fold("*", *position[2:]), 0)]
     return [("<" if negative else ">=", position, 0)]
+
+
+def _size_along(node: torch.fx.Node) -> Any:
+    """The size of the axis along which ``topk`` and ``kthvalue`` look; they need that many."""
+    source = node.args[0].meta["val"]
+    dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", -1)
+    return source.shape[dim] if source.dim() else 1
+
+
+_SCATTERS = (aten.scatter, aten.scatter_add, aten.scatter_reduce)
+
+
+def _scattered(node: torch.fx.Node, expr: Any) -> list[Expr]:
+    """``x.scatter(dim, index, source)``: the index is no larger than the source, nor than ``x`` along
+    the other axes."""
+    target, dim, index = node.args[:3]
+    shape = index.meta["val"].shape
+    bounds = [
+        (axis, target.meta["val"].shape[axis])
+        for axis in range(len(shape))
+        if axis != dim % len(shape)
+    ]
+    if len(node.args) > 3 and isinstance(node.args[3], torch.fx.Node):
+        source = node.args[3].meta["val"]
+        if isinstance(source, torch.Tensor) and source.dim() == len(shape):
+            bounds += enumerate(source.shape)
+    return [("<=", expr(shape[axis]), expr(size)) for axis, size in bounds]
 
 
 def _kept_axes(node: torch.fx.Node) -> list[Any]:

@@ -78,11 +78,13 @@ def derive(
     assumptions = extract(traced, requests)
     size_guards, value_guards, computed_guards = index_guards(traced, assumptions.symbols)
     computed_guards += data_assertions(traced, len(computed_guards))
-    guards = (
+    found = (
         *admit_small_sizes(traced, assumptions, requests, retrace),
         *size_guards,
         *size_conditions(traced, assumptions.symbols),
     )
+    by_expr = {guard.expr: guard for guard in reversed(found)}  # of equal ones, the first
+    guards = tuple(reversed(by_expr.values()))
     fitted = fit(requests, traced.sizes, guards)
     _tell(guards, value_guards, requests, fitted)
     notes = _judge(fitted, requests, narrow=narrow)
