@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from tvm import tirx
 
-from ..context import Context, convert
+from ..context import Context, Unsupported, constant_tensor, convert
 from ..symbols import Scalar, as_shape
-from ..tensor import Tensor
+from ..tensor import Constant, Tensor
 from .elementwise import dtype_of_result, is_float
 from .registry import converter
 
@@ -27,6 +28,22 @@ def convert_full(ctx: Context, size: Any, fill_value: Scalar) -> Tensor:
 @converter("aten.full_like.default", "aten.new_full.default")
 def convert_full_like(ctx: Context, x: Tensor, fill_value: Scalar, size: Any = None) -> Tensor:
     return filled(ctx, fill_value)
+
+
+@converter("aten.empty.memory_format")
+def convert_empty(ctx: Context, size: Any) -> Tensor:
+    """Any content is as good as eager's."""
+    return filled(ctx, 0)
+
+
+@converter("aten.tril_indices.default", "aten.triu_indices.default")
+def convert_triangle_indices(ctx: Context, row: Any, col: Any, offset: Any) -> Tensor:
+    assert ctx.node is not None
+    if not all(isinstance(size, int) for size in (row, col, offset)):
+        raise Unsupported("of axes that vary", "torch.ones(n, n).tril().nonzero().T")
+    made = torch.tril_indices if "tril" in str(ctx.node.target) else torch.triu_indices
+    value = made(row, col, offset, dtype=ctx.expected().dtype)
+    return constant_tensor(Constant(f"{ctx.node.name}:indices", value))
 
 
 @converter("aten.scalar_tensor.default")

@@ -229,10 +229,12 @@ _UNARY: dict[str, Element] = {
     "cos": tirx.cos,
     "cosh": lambda x: libm("cosh", x),
     "erf": erf,
+    "erfc": lambda x: libm("erfc", x),
     "exp": tirx.exp,
     "exp2": tirx.exp2,
     "expm1": lambda x: libm("expm1", x),
     "floor": lambda x: tirx.floor(x) if is_float(str(x.ty.dtype)) else x,
+    "lgamma": lambda x: libm("lgamma", x),
     "log": tirx.log,
     "log10": tirx.log10,
     "log1p": lambda x: libm("log1p", x),
@@ -446,6 +448,66 @@ def convert_maximum(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
 @converter("aten.minimum.default")
 def convert_minimum(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
     return pointwise(ctx, "minimum", tirx.min, x, other, dtype=dtype_of_result(ctx))
+
+
+def _number_of(extreme: Element) -> Element:
+    """The extreme of two, or the one that is a number."""
+
+    def element(a: Any, b: Any) -> Any:
+        if not is_float(str(a.ty.dtype)):
+            return extreme(a, b)
+        picked = tirx.Select(a < b, a, b) if extreme is tirx.min else tirx.Select(a > b, a, b)
+        return tirx.Select(tirx.isnan(a), b, tirx.Select(tirx.isnan(b), a, picked))
+
+    return element
+
+
+_FLOAT_PAIRS: dict[str, tuple[str, Element]] = {
+    "fmax": ("default", _number_of(tirx.max)),
+    "fmin": ("default", _number_of(tirx.min)),
+    "hypot": ("default", lambda a, b: libm("hypot", a, b)),
+    "nextafter": ("default", lambda a, b: libm("nextafter", a, b)),
+    "copysign": ("Tensor", lambda a, b: libm("copysign", a, b)),
+}
+
+
+def _register_pair(name: str, overload: str, element: Element) -> None:
+    # The step to the next half is another than the step to the next float32.
+    @converter(f"aten.{name}.{overload}", takes_halves=name == "nextafter")
+    def convert_pair(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
+        dtype = dtype_of_result(ctx)
+        if name == "nextafter" and dtype in HALVES:
+            raise Unsupported(f"of {dtype}", "float32")
+        return pointwise(ctx, name, element, x, other, dtype=dtype)
+
+
+for _name, (_overload, _element) in _FLOAT_PAIRS.items():
+    _register_pair(_name, _overload, _element)
+
+
+@converter("aten.signbit.default")
+def convert_signbit(ctx: Context, x: Tensor) -> Tensor:
+    def element(value: Any) -> Any:
+        if is_float(x.dtype):  # also of -0.0 and of a NaN
+            value = tirx.reinterpret(x.dtype.replace("float", "int"), value)
+        return value < constant(0, value)
+
+    if x.dtype == "bool":
+        return pointwise(ctx, "signbit", lambda _: tirx.const(False), x, dtype="bool")
+    return pointwise(ctx, "signbit", element, x, dtype=x.dtype, result="bool")
+
+
+@converter("aten.round.decimals")
+def convert_round_decimals(ctx: Context, x: Tensor, decimals: int) -> Tensor:
+    factor = 10.0 ** abs(decimals)
+
+    def element(value: Any) -> Any:
+        scale = constant(factor, value)
+        if decimals < 0:
+            return tirx.nearbyint(value / scale) * scale
+        return tirx.nearbyint(value * scale) / scale
+
+    return pointwise(ctx, "round", element, x, dtype=dtype_of_result(ctx))
 
 
 @converter("aten.clamp.default", "aten.clamp.Tensor")

@@ -99,9 +99,10 @@ def convert_gather(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
 def convert_index(ctx: Context, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     picked = {axis: index for axis, index in enumerate(indices) if index is not None}
     if any(index.dtype == "bool" for index in picked.values()):
-        if list(picked) != [0]:
+        if len(picked) != 1:
             raise Unsupported("with a boolean mask among other indices", "x[mask][:, index]")
-        return pick_masked(ctx, x, picked[0])
+        ((axis, mask),) = picked.items()
+        return pick_masked(ctx, x, mask, axis)
     common = broadcast(*(index.shape for index in picked.values()))
     axes = sorted(picked)
     adjacent = axes == list(range(axes[0], axes[-1] + 1))

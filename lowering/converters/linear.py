@@ -200,6 +200,13 @@ def convert_addmm(
     return _sum_with(ctx, x, product_of(ctx, mat1, mat2), beta, alpha)
 
 
+@converter("aten.addmv.default", takes_halves=True)
+def convert_addmv(
+    ctx: Context, x: Tensor, mat: Tensor, vec: Tensor, beta: Scalar, alpha: Scalar
+) -> Tensor:
+    return _sum_with(ctx, x, convert_matmul(ctx, mat, vec), beta, alpha)
+
+
 @converter("aten.baddbmm.default", takes_halves=True)
 def convert_baddbmm(
     ctx: Context, x: Tensor, batch1: Tensor, batch2: Tensor, beta: Scalar, alpha: Scalar

@@ -170,6 +170,26 @@ def convert_batch_norm(
     return [normalize(ctx, input, center, spread, eps, scale, offset), None, None]
 
 
+@converter("aten._native_batch_norm_legit.no_stats")
+def convert_instance_norm(
+    ctx: Context,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: Any,
+    eps: float,
+) -> list[Tensor | None]:
+    """By the statistics of the batch itself: torch's instance norm, which counts instances as
+    channels of a batch of one."""
+    over = [0, *range(2, input.rank)]
+    center = mean(ctx, input, over, True, input.dtype)
+    spread = variance(ctx, input, over, 0, True, center)
+    column = (input.shape[1], *(1 for _ in input.shape[2:]))
+    scale, offset = (None if t is None else ctx.reshape(t, column) for t in (weight, bias))
+    return [normalize(ctx, input, center, spread, eps, scale, offset), None, None]
+
+
 def softmax(ctx: Context, x: Tensor, axis: int, *, log: bool = False) -> Tensor:
     if x.dtype == "float32" and axis == x.rank - 1:
         flat = ctx.rows(x)

@@ -18,6 +18,7 @@ from ..symbols import Scalar, Shape, product
 from ..tensor import HALVES, Tensor
 from .elementwise import choose, is_float, pointwise
 from .index import position_in
+from .nonzero import put_masked
 from .registry import converter
 from .shape import from_front
 
@@ -259,9 +260,12 @@ def _put_masked(
     after = x.rank - mask.rank
     one_for_all = values.rank <= after or all(size == 1 for size in values.shape[: -after or None])
     if not one_for_all:
-        raise Unsupported(
-            "with a boolean mask and a value for each element that it picks", "masked_scatter"
-        )
+        if accumulate or values.rank != after + 1:
+            raise Unsupported("with a boolean mask and values to add", "torch.where")
+        lines = ctx.reshape(x, (product(mask.shape), *x.shape[mask.rank :]))
+        where = ctx.reshape(mask, (product(mask.shape),))
+        values = ctx.stretch(values, (values.shape[0], *lines.shape[1:]))
+        return ctx.reshape(put_masked(ctx, lines, where, values), x.shape)
     values = ctx.reshape(values, values.shape[max(values.rank - after, 0) :])
     wide = ctx.reshape(mask, (*mask.shape, *(1,) * after))
     if accumulate:

@@ -106,6 +106,15 @@ BINARY = [
     lambda x, y: (x > 0) == (y > 0),
     lambda x, y: torch.clamp(x, y, y + 1),
     lambda x, y: torch.lerp(x, y, 0.25),
+    torch.fmax,
+    torch.fmin,
+    torch.copysign,
+    torch.hypot,
+    lambda x, y: torch.signbit(x * y),
+    lambda x, y: torch.round(x, decimals=1),
+    lambda x, y: torch.special.erfc(x),
+    lambda x, y: torch.lgamma(x.abs() + 0.5),
+    lambda x, y: torch.nextafter(x, y),
 ]
 
 

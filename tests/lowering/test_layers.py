@@ -85,6 +85,7 @@ class Convolutions(nn.Module):
             self.grouped(x),
             self.depthwise(x),
             self.groups(y),
+            F.instance_norm(y, weight=self.norm.weight, bias=self.norm.bias),
             self.line(x[:, :, 0]),
             F.max_pool2d(y, 3, 2, 1),
             F.max_pool2d(y, 2, ceil_mode=True),

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -56,9 +57,24 @@ def test_results_whose_size_hangs_on_the_data(agree) -> None:
         lambda x, m: x.nonzero(),
         lambda x, m: torch.argwhere(m),
         lambda x, m: x[m].sum(),
+        lambda x, m: x[:, m[0]],
+        lambda x, m: x[..., None].repeat(1, 1, 3)[:, m[0]],
+        lambda x, m: x.masked_scatter(m, x.flatten() * 2),
+        lambda x, m: x.index_put((m,), x[m] + 1),
+        lambda x, m: x.index_put((m[:, 0],), x[m[:, 0]] * 3),
+        lambda x, m: x.bfloat16()[m],
+        lambda x, m: x.repeat_interleave(m[:, 0].long() + 1, 0),
+        lambda x, m: x.nonzero(as_tuple=True)[1],
     ]
     calls = [
         (torch.randn(*shape), torch.rand(*shape) > keep)
         for shape, keep in (((3, 5), 0.5), ((1, 1), 0), ((4, 7), 1), ((6, 2), 0.3))
     ]
     agree(functions, *calls)
+
+
+def test_a_mask_that_picks_more_than_there_are_values_fails(agree) -> None:
+    x, mask, source = torch.zeros(4), torch.tensor([True, False, True, False]), torch.ones(2)
+    compiled = agree([lambda x, m, s: x.masked_scatter(m, s)], (x, mask, source))
+    with pytest.raises(Exception, match="picks more than there are values"):
+        compiled((x, torch.ones(4, dtype=torch.bool), source))
