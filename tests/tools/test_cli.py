@@ -259,9 +259,9 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(folder: Path) -
     )
     assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr == (
-        "error[TC011] exporting needs torch, which is not installed here\n"
+        "error[TC011] exporting needs what is not installed here: torch\n"
         "  loading and running bundles works without\n"
-        "  try: pip install 'tcexport[export]'\n"
+        "  try: pip install 'tcexport[export]', or '.[export]' in a checkout\n"
     )
 
 
@@ -271,7 +271,7 @@ def test_a_missing_extra_is_named_in_python_too(folder: Path) -> None:
         sys.modules["torch"] = None
         import tcexport
         try:
-            tcexport.export
+            tcexport.export(None, out="x")
         except tcexport.UsageError as error:
             print(error.code)
     """
