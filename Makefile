@@ -31,6 +31,7 @@ zoo: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python -m tcexport.tools.docs
+	$(VENV)/bin/python -m tcexport.tools.ops
 
 # Everything: the exporter, the runtime and the tools that check them.
 $(VENV)/.installed: pyproject.toml

@@ -13,7 +13,7 @@ from tvm import relax, te, tirx
 from tvm.tirx.script.builder import ir as T
 
 from .kernels.prim_func import dim, param, prim_func
-from .symbols import Shape, Size, Symbols, as_size, product
+from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
 from .targets import CpuTarget
 from .tensor import HALVES, TORCH_DTYPES, Constant, Tensor
 from .weights import WeightStore
@@ -101,8 +101,10 @@ class Context:
         function = te.create_prim_func(
             [*placeholders, *(scope.variables[name] for name in free), result], "int64"
         ).without_attr("global_symbol")
-        if not inputs and not all(isinstance(size, int) for size in shape):
-            # FuseTIR binds the sizes of such a function twice where its reader takes a number.
+        sized = symbols_of(size for tensor in inputs for size in tensor.shape) | symbols_of(shape)
+        made_of_sizes = not inputs and bool(sized)
+        if made_of_sizes or (sized & set(free) and not set(free) <= sized):
+            # FuseTIR maps a size twice where one function takes it with other numbers than the next.
             function = function.with_attr("op_pattern", _OPAQUE)
         arguments = [self.variable(tensor) for tensor in inputs]
         arguments += [self.symbols.variable(name) for name in free]

@@ -23,6 +23,14 @@ def interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record-ops",
+        action="store_true",
+        help="write the ops that are compared with eager to tests/lowering/ops.json",
+    )
+
+
 @pytest.fixture(scope="session")
 def export_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``export_once(name, module, args, axes=…, dynamic=…)``: the bundle, made at the first call."""

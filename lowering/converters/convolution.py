@@ -87,6 +87,7 @@ def _transposed(
         raise Unsupported("with a weight whose shape varies")
     steps, borders, spread = (_each(v, axes) for v in (stride, padding, dilation))
     pixels, taps = product(own), product(window)
+    wide = "float64" if dtype == "float64" else "float32"
     per_group = channels // groups
     columns = product((group_filters, taps))
     terms = []
@@ -96,9 +97,7 @@ def _transposed(
         rows = permute(ctx, ctx.reshape(rows, (batch, per_group, pixels)), (0, 2, 1))
         matrix = _group_matrix(ctx, weight, first, per_group, columns, group)
         made = product_of(ctx, rows, matrix)
-        terms.append(ctx.cast(ctx.reshape(made, (batch, *own, group_filters, *window)), "float32"))
-    if dtype == "float64":
-        raise Unsupported("of float64 with transposed=True", "float32")
+        terms.append(ctx.cast(ctx.reshape(made, (batch, *own, group_filters, *window)), wide))
     full = shape if len(shape) == weight.rank else (1, *shape)
     zero = tirx.IntImm("int64", 0)
 
@@ -127,15 +126,15 @@ def _transposed(
                 here = output < tirx.IntImm("int64", (group + 1) * group_filters)
                 value = tirx.if_then_else(here, sources[group](number, *where, inner, *taps), value)
             return te.sum(
-                tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, "float32")), axis=offsets
+                tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, wide)), axis=offsets
             )
 
         return te.compute(scope.shape(full), element, name="gather_terms")
 
-    result = ctx.kernel("gather_terms", build, terms, full, "float32")
+    result = ctx.kernel("gather_terms", build, terms, full, wide)
     if bias is not None:
-        column = ctx.cast(ctx.reshape(bias, (full[1], *(1 for _ in window))), "float32")
-        result = pointwise(ctx, "add", lambda a, b: a + b, result, column, dtype="float32")
+        column = ctx.cast(ctx.reshape(bias, (full[1], *(1 for _ in window))), wide)
+        result = pointwise(ctx, "add", lambda a, b: a + b, result, column, dtype=wide)
     return ctx.cast(ctx.reshape(result, shape), dtype)
 
 

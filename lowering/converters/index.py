@@ -157,6 +157,13 @@ def convert_embedding_bag(
         table, ids, begins, *factors = buffers
         zero, one = tirx.IntImm("int64", 0), tirx.IntImm("int64", 1)
         limit = scope.size(total)
+        last = begins[tirx.max(scope.size(offsets.shape[0]) - one, zero)].astype("int64")
+        within = tirx.any(
+            tirx.EQ(scope.size(offsets.shape[0]), zero),
+            tirx.all(tirx.EQ(begins[0].astype("int64"), zero), last <= limit),
+        )
+        with T.Assert(within, "offsets of bags do not begin at 0, or end beyond the indices"):
+            T.evaluate(tirx.IntImm("int32", 0))
         with parallel(scope.size(bags)) as bag:
             count = local((1,), "int64")
             store(count, zero, 0, lanes=1)

@@ -208,10 +208,10 @@ def softmax(ctx: Context, x: Tensor, axis: int, *, log: bool = False) -> Tensor:
 
 
 @converter("aten.softmax.int", "aten._softmax.default")
-def convert_softmax(ctx: Context, x: Tensor, dim: int) -> Tensor:
+def convert_softmax(ctx: Context, x: Tensor, dim: int, half_to_float: Any = None) -> Tensor:
     return softmax(ctx, ctx.cast(x, dtype_of_result(ctx)), axis_of(dim, x.rank))
 
 
 @converter("aten.log_softmax.int", "aten._log_softmax.default")
-def convert_log_softmax(ctx: Context, x: Tensor, dim: int) -> Tensor:
+def convert_log_softmax(ctx: Context, x: Tensor, dim: int, half_to_float: Any = None) -> Tensor:
     return softmax(ctx, ctx.cast(x, dtype_of_result(ctx)), axis_of(dim, x.rank), log=True)

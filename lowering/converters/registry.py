@@ -34,6 +34,28 @@ _IMMATERIAL = frozenset(
 )
 
 
+# The nearest form of ops that have no converter.
+_NEAREST = {
+    "aten.as_strided.default": "slices, unfold or diagonal",
+    "aten.bincount.default": "F.one_hot(x, n).sum(0), whose size is known",
+    "aten.histc.default": "F.one_hot(torch.bucketize(x, edges), n).sum(0)",
+    "aten._unique2.default": "torch.sort, which keeps the size",
+    "aten.unique_consecutive.default": "x[1:] != x[:-1], which keeps the size",
+    "aten.mode.default": "F.one_hot(x, n).sum(0).argmax()",
+    "aten.nanmedian.default": "torch.median of what is no NaN",
+    "aten._upsample_bilinear2d_aa.default": "antialias=False",
+    "aten._upsample_bicubic2d_aa.default": "antialias=False",
+    "aten._fft_r2c.default": "a product with the matrix of the transform",
+    "aten._fft_c2c.default": "a product with the matrix of the transform, in real numbers",
+    "aten._fft_c2r.default": "a product with the matrix of the transform, in real numbers",
+    "aten._trilinear.default": "torch.einsum",
+    "aten._pdist_forward.default": "torch.cdist",
+    "aten.put.default": "x.flatten().index_put((index,), source)",
+    "aten.index_reduce.default": "scatter_reduce",
+    "aten.special_erfcx.default": "torch.erfc",
+}
+
+
 def converter(*names: str, takes_halves: bool = False) -> Callable[[Converter], Converter]:
     """Register a converter for ops by name, such as ``aten.linear.default``."""
 
@@ -73,7 +95,7 @@ def convert_node(ctx: Context, node: torch.fx.Node, read: Callable[[Any], Any]) 
     """
     function = CONVERTERS.get(str(node.target))
     if function is None:
-        raise Unsupported
+        raise Unsupported(tries=_NEAREST.get(str(node.target), ""))
     arguments = bind(node)
     defaults = {
         "x" if argument.name == "self" else argument.name: argument.default_value

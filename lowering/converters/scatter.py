@@ -273,13 +273,6 @@ def _put_masked(
     return choose(ctx, wide, values, x, x.dtype)
 
 
-@converter("aten.put.default", takes_halves=True)
-def convert_put(ctx: Context, x: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
-    flat = ctx.reshape(x, (product(x.shape),))
-    values = ctx.reshape(source, index.shape)
-    return ctx.reshape(convert_index_put(ctx, flat, (index,), values, accumulate), x.shape)
-
-
 @converter("aten.slice_scatter.default", takes_halves=True)
 def convert_slice_scatter(
     ctx: Context, x: Tensor, src: Tensor, dim: int, start: Any, end: Any, step: Any

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ from tvm import relax
 
 from tcexport.artifacts.weights import read_weights
 from tcexport.exporter.verify import tensor_of
-from tcexport.lowering import worker
+from tcexport.lowering import (
+    converters,  # noqa: F401  (registers them)
+    worker,
+)
+from tcexport.lowering.converters.registry import CONVERTERS
 from tcexport.lowering.decompose import decompose
 
 TARGET = "x86-64-v3"
@@ -107,6 +112,45 @@ def assert_equal(expected: torch.Tensor, got: torch.Tensor, what: str, tolerance
     )
 
 
+RECORD = Path(__file__).parent / "ops.json"
+
+
+class Record:
+    """Which ops were compared with eager, with which dtypes: the source of docs/ops.md."""
+
+    def __init__(self, known: dict[str, dict[str, Any]], recording: bool) -> None:
+        self.known = known
+        self.recording = recording
+
+    def see(self, program: torch.export.ExportedProgram) -> None:
+        new = []
+        for node in program.graph.nodes:
+            if not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            if str(node.target) not in CONVERTERS:
+                continue
+            values = [each.meta.get("val") for each in (*node.all_input_nodes, node)]
+            tensors = [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+            dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
+            symbolic = any(isinstance(n, torch.SymInt) for t in tensors for n in t.shape)
+            entry = self.known.setdefault(str(node.target), {"dtypes": [], "dynamic": False})
+            if not dtypes <= set(entry["dtypes"]) or symbolic > entry["dynamic"]:
+                new.append(str(node.target))
+                entry["dtypes"] = sorted(dtypes | set(entry["dtypes"]))
+                entry["dynamic"] = entry["dynamic"] or symbolic
+        assert self.recording or not new, f"run pytest tests/lowering --record-ops: {new}"
+
+
+@pytest.fixture(scope="session")
+def record(request: pytest.FixtureRequest) -> Iterator[Record]:
+    recording = request.config.getoption("--record-ops")
+    kept = Record(json.loads(RECORD.read_text(encoding="utf-8")), recording)
+    yield kept
+    if recording:
+        text = json.dumps(dict(sorted(kept.known.items())), indent=1)
+        RECORD.write_text(text + "\n", encoding="utf-8")
+
+
 @pytest.fixture
 def compile_program(tmp_path: Path) -> Callable[[torch.export.ExportedProgram], Compiled]:
     def run(program: torch.export.ExportedProgram) -> Compiled:
@@ -117,7 +161,7 @@ def compile_program(tmp_path: Path) -> Callable[[torch.export.ExportedProgram], 
 
 
 @pytest.fixture
-def agree(compile_program: Callable[..., Compiled]) -> Callable[..., Compiled]:
+def agree(compile_program: Callable[..., Compiled], record: Record) -> Callable[..., Compiled]:
     """``agree(module or functions, example, *calls)``: eager's values, dtypes and shapes."""
 
     def check(
@@ -128,7 +172,8 @@ def agree(compile_program: Callable[..., Compiled]) -> Callable[..., Compiled]:
     ) -> Compiled:
         module = model if isinstance(model, nn.Module) else Each(model)
         module.eval()
-        compiled = compile_program(trace(module, calls[0], dynamic))
+        program = trace(module, calls[0], dynamic)
+        compiled = compile_program(program)
         failures: list[str] = []
         for call in calls:
             with torch.no_grad():
@@ -142,6 +187,7 @@ def agree(compile_program: Callable[..., Compiled]) -> Callable[..., Compiled]:
                 except AssertionError as error:
                     failures.append(str(error))
         assert not failures, "\n".join(failures)
+        record.see(program)
         return compiled
 
     return check

@@ -74,6 +74,7 @@ class Transposed(nn.Module):
         self.grouped = nn.ConvTranspose2d(4, 8, (3, 4), stride=(1, 2), groups=2, dilation=(2, 1))
         self.line = nn.ConvTranspose1d(4, 5, 4, stride=2, padding=1)
         self.cube = nn.ConvTranspose3d(4, 2, 2, 2)
+        self.doubles = nn.ConvTranspose1d(4, 5, 4, stride=2, padding=1).double()
         self.halves = nn.ConvTranspose2d(4, 6, 2, 2).half()
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -84,6 +85,7 @@ class Transposed(nn.Module):
             self.line(x[:, :, 0]),
             self.cube(x[:, :, None]),
             self.halves(x.half()),
+            self.doubles(x[:, :, 0].double()),
         )
 
 

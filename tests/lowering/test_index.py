@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -79,3 +80,13 @@ class Bags(nn.Module):
 
 def test_bags(agree) -> None:
     agree(Bags(), (ids(11, 3, 5),), (ids(11, 1, 1),), (ids(11, 4, 31),))
+
+
+def test_bags_that_end_beyond_the_indices_fail(agree) -> None:
+    table = torch.randn(11, 6)
+    flat, offsets = ids(11, 8), torch.tensor([0, 3, 5])
+    functions = [lambda flat, offsets: F.embedding_bag(flat, table, offsets, mode="sum")]
+    compiled = agree(functions, (flat, offsets), (flat, torch.tensor([0, 0, 8])))
+    for wrong in ([0, 3, 9], [1, 3, 5]):
+        with pytest.raises(Exception, match="offsets of bags"):
+            compiled((flat, torch.tensor(wrong)))
