@@ -46,14 +46,15 @@ class Tested(TypedDict):
 def core_ops() -> list[str]:
     """The ops of torch's core ATen set that inference can meet."""
     found = []
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        if not isinstance(packet, torch._ops.OpOverloadPacket):
+    # Of the dispatcher: `dir(torch.ops.aten)` has only what this process happened to use.
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        if namespace != "aten":
             continue
-        for overload in packet.overloads():
-            op = getattr(packet, overload)
-            if torch.Tag.core in op.tags and not any(part in str(op) for part in _NOT_INFERENCE):
-                found.append(str(op))
+        packet, _, overload = rest.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        if torch.Tag.core in op.tags and not any(part in str(op) for part in _NOT_INFERENCE):
+            found.append(str(op))
     return sorted(found)
 
 
