@@ -146,8 +146,8 @@ def _judge(fitted: Fit, requests: Mapping[str, Request], *, narrow: bool) -> tup
             notes.append(_checked_at_call(guard))
     for name, request in requests.items():
         span, limits = fitted.spans[name], fitted.limits[name]
-        if span.count() == request.span.count():
-            continue  # 1..10:4 and 1..9:4 are the same sizes
+        if span == request.span or (span.hi is not None and span.count() == request.span.count()):
+            continue  # 1..10:4 and 1..9:4 are the same sizes; without an end, counts say nothing
         if span.count() == 1 and not narrow:
             refused.append(_fixed_by_trace(name, span.lo, limits))
             continue

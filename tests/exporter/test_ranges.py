@@ -6,13 +6,19 @@ import itertools
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from tcexport.artifacts.contract import Guard, Origin
+from tcexport.artifacts.errors import ExportError
 from tcexport.artifacts.expr import ExprError, evaluate
+from tcexport.exporter.export import check
+from tcexport.exporter.options import DimRequest
 from tcexport.exporter.prove import Span, holds
 from tcexport.exporter.ranges import Request, fit
+from tcexport.exporter.source import source_in_memory
 
 DIMS = ("a", "b")
 
@@ -118,3 +124,26 @@ def test_a_guard_that_ties_two_dims_stays_a_guard() -> None:
     requests = {"a": Request(Span(1, None), False), "b": Request(Span(1, None), False)}
     fitted = fit(requests, {"a": 3, "b": 10}, [tied])
     assert fitted.guards == (tied,)
+
+
+class Hundreds(nn.Module):
+    def forward(self, x):
+        return x.reshape(100, -1) * 2
+
+
+class FromSix(nn.Module):
+    def forward(self, x):
+        return x.sin() if x.shape[0] > 5 else x.cos()
+
+
+@pytest.mark.parametrize(
+    "module, size, served", [(Hundreds(), 200, "100..:100"), (FromSix(), 7, "6..")]
+)
+def test_a_range_without_end_is_a_promise_too(module: nn.Module, size: int, served: str) -> None:
+    source = source_in_memory(module.eval(), (torch.randn(size),), {}, {"x": ("n",)})
+    with pytest.raises(ExportError) as refusal:
+        check(source, dynamic={"n": DimRequest(1)})
+    assert refusal.value.code == "TC210"
+    assert f"--dynamic n={served}   (tried, works)" in str(refusal.value)
+    (dim,) = check(source, dynamic={"n": DimRequest(1)}, narrow=True).dims
+    assert dim.span() == served
