@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -42,3 +43,19 @@ def compile_kernel(func: tirx.PrimFunc, target: CpuTarget) -> Callable[..., np.n
         return output.numpy()
 
     return call
+
+
+def assembly(func: tirx.PrimFunc, target: CpuTarget) -> str:
+    """The machine code of a kernel, as LLVM's assembler would read it."""
+    module = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        compiled = tvm.compile(module, target=dict(target.llvm), tir_pipeline="s_tir")
+    return compiled.mod.inspect_source("asm")
+
+
+def inner_loops(code: str) -> list[str]:
+    """The loops of ``code`` that hold no other: from a label to the jump back to it."""
+    return [
+        found.group(0)
+        for found in re.finditer(r"^(\.LBB\w+):(?:(?!^\.LBB).)*?\bj\w+\s+\1\n", code, re.M | re.S)
+    ]

@@ -10,7 +10,7 @@ from tcexport.lowering.kernels.gemm import gemm, pack, packed_shape
 from tcexport.lowering.kernels.tile import tile_vectors
 from tcexport.lowering.targets import CPU_TARGETS
 
-from .kernel_harness import LEVELS, compile_kernel
+from .kernel_harness import LEVELS, assembly, compile_kernel, inner_loops
 
 ACTIVATIONS = {
     None: lambda x: x,
@@ -67,6 +67,16 @@ def test_every_row_count_agrees_with_numpy(level, n, k):
 def test_epilogues_agree_with_torch(level, activation):
     for m in (1, 5, 31):
         _check(level, m, 77, 19, bias=True, activation=activation, residual=True)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_the_constants_of_an_epilogue_take_no_registers_from_the_products(activation):
+    target = CPU_TARGETS["x86-64-v4"]
+    func = gemm(64, 128, bias=True, activation=activation, residual=False, target=target)
+    loops = inner_loops(assembly(func, target))
+    products = [loop for loop in loops if "vfmadd231ps" in loop and "vdivps" not in loop]
+    assert max(loop.count("vfmadd231ps") for loop in products) == 2 * target.tile_rows
+    assert not [loop for loop in products if "rsp" in loop]
 
 
 @settings(max_examples=5, deadline=None)
