@@ -492,6 +492,14 @@ _rule(
     "Use one of the targets listed.",
 )
 _rule(
+    "TC507",
+    "indices without a bound",
+    "A kernel reads or writes at positions that are data, and the contract knows no bound for the "
+    "indices of this op.",
+    "A position out of range would be answered with other numbers than eager's error.",
+    "Open an issue with the name of the op.",
+)
+_rule(
     "TC590",
     "internal error",
     "tcexport itself failed where it should not.",

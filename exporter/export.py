@@ -25,6 +25,7 @@ from .bundle import assemble, machines
 from .derive import Derived, contiguous_only, derive, relocated, used_symbols
 from .examples import AxisExprs, resized
 from .faithful import require_faithful, require_repeatable
+from .indices import require_bounded
 from .ones import Retrace
 from .options import DimRequest, dynamic_from_python, parse_targets
 from .prove import Span
@@ -153,6 +154,7 @@ def _export(
         lowered = lower(
             traced.program, tuple(target.name for target in wanted), workdir, stages.child
         )
+        require_bounded(traced, lowered.indexing)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.unverified")
         try:
             with stages("write the bundle"):

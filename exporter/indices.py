@@ -9,7 +9,7 @@ bound, in a check that the compiled code makes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,6 +112,24 @@ def index_guards(
         node.graph.erase_node(node)
     traced.program.graph_module.recompile()
     return tuple(guards.values()), tuple(by_value.values()), tuple(computed)
+
+
+def require_bounded(traced: Trace, indexing: Sequence[str]) -> None:
+    """Hold the nodes that lowering reads or writes with, by name, against what was bounded here.
+
+    Raises:
+        ExportError: TC507, an op that this analysis does not know to index.
+    """
+    nodes = {node.name: node for node in traced.program.graph.nodes}
+    missed = [name for name in indexing if name not in nodes or not _uses(nodes[name])]
+    if missed:
+        raise ExportError([_unbounded(name, nodes.get(name)) for name in missed])
+
+
+def _unbounded(name: str, node: torch.fx.Node | None) -> Diagnostic:
+    op = name if node is None else _name(node)
+    where = None if node is None else user_location(node.meta.get("stack_trace"))
+    return Diagnostic("TC507", f"the indices of {op} have no bound", location=where)
 
 
 def _put_check(node: torch.fx.Node, use: _Use, number: int) -> None:

@@ -47,7 +47,7 @@ class Context:
     weights: WeightStore
     symbols: Symbols = field(default_factory=Symbols)
     parameters: dict[str, relax.Var] = field(default_factory=dict)
-    unguarded: list[str] = field(default_factory=list)
+    indexing: list[str] = field(default_factory=list)
     computed: set[str] = field(default_factory=set)
     node: torch.fx.Node | None = None
     wide: bool = False

@@ -40,7 +40,7 @@ class BuiltGraph:
     sizes: tuple[str, ...]
     weights: tuple[str, ...]
     results: int
-    unguarded_indices: tuple[str, ...]
+    indexing: tuple[str, ...]
 
 
 def build(
@@ -106,7 +106,7 @@ class _Importer:
             sizes=sizes,
             weights=tuple(self.ctx.parameters),
             results=len(results),
-            unguarded_indices=tuple(self.ctx.unguarded),
+            indexing=tuple(dict.fromkeys(self.ctx.indexing)),
         )
 
     # Ends of the graph.

@@ -29,7 +29,8 @@ class Lowered:
     Its arguments are: the tensors among the flat user inputs at the indices ``inputs``; then, if
     there are ``sizes``, one shape with the values of these torch symbols; then the tensors
     ``weights`` of ``weights_file``. It returns an array of ``results`` tensors, the tensors among
-    the graph's outputs in their order.
+    the graph's outputs in their order. ``indexing`` names the nodes whose kernels read or write at
+    positions that are data: the contract must bound each.
     """
 
     inputs: tuple[int, ...]
@@ -40,7 +41,7 @@ class Lowered:
     libraries: dict[str, Path]
     linker: str
     libc: str
-    unguarded_indices: tuple[str, ...] = ()
+    indexing: tuple[str, ...] = ()
 
 
 def lower(
@@ -85,7 +86,7 @@ def lower(
         libraries={name: library_path(workdir, name) for name in targets},
         linker=answer.linker,
         libc=answer.libc,
-        unguarded_indices=answer.unguarded_indices,
+        indexing=answer.indexing,
     )
 
 

@@ -41,7 +41,7 @@ class Answer(msgspec.Struct, frozen=True):
     results: int = 0
     linker: str = ""
     libc: str = ""
-    unguarded_indices: tuple[str, ...] = ()
+    indexing: tuple[str, ...] = ()
     errors: tuple[Diagnostic, ...] = ()
 
 
@@ -130,7 +130,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         results=first.results,
         linker=", ".join(sorted({linker.version for linker in linkers.values()})),
         libc=max(needs, key=lambda version: [int(part) for part in version.split(".")]),
-        unguarded_indices=first.unguarded_indices,
+        indexing=first.indexing,
     )
 
 

@@ -1,8 +1,9 @@
 """Reads at positions that are themselves data.
 
-A position outside of the table is an error in eager mode. Where the positions are a user's input as
-it came, the contract guards them and they are used as they are. Positions that the graph computes
-are clamped, so that no kernel reads outside of its table, and reported in ``Lowered``.
+A position outside of the table is an error in eager mode, and one that the contract keeps from
+happening: each node that indexes is reported in ``Lowered``, and the exporter refuses those whose
+positions it did not bound. Positions that the graph computes are clamped besides, so that no mistake
+of the contract's makes a kernel read other memory; those that are an input as it came are not.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ def position_in(ctx: Context, index: Tensor, size: Size, *, wraps: bool) -> Any:
     guarded = index.source is not None and not wraps
     if index.dtype not in ("int64", "int32", "int16", "int8", "uint8"):
         raise Unsupported(f"with indices of dtype {index.dtype}", "integer indices")
-    if not guarded:
-        assert ctx.node is not None
-        ctx.unguarded.append(ctx.node.name)
+    assert ctx.node is not None
+    ctx.indexing.append(ctx.node.name)
 
     def position(scope: Any, value: Any) -> Any:
         value = value.astype("int64")

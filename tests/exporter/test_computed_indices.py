@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import tcexport
+from tcexport.exporter import indices
 from tcexport.exporter.export import check
 from tcexport.exporter.source import source_in_memory
 
@@ -72,3 +73,21 @@ def test_what_can_be_proved_needs_no_check_at_run_time() -> None:
     assert not report.contract.computed_guards and not report.contract.index_guards
     (seq,) = [dim for dim in report.dims if dim.name == "s"]
     assert seq.hi == 62, "cumsum + 1 reaches s + 1, which must stay below 64"
+
+
+class Gathers(nn.Module):
+    def forward(self, x, index):
+        return torch.gather(x, 1, index)
+
+
+def test_an_op_whose_indices_nobody_bounds_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a converter that the analysis does not know of would meet."""
+    monkeypatch.delitem(indices._INDEXING, torch.ops.aten.gather)
+    example = (torch.randn(2, 3), torch.zeros(2, 3, dtype=torch.int64))
+    with pytest.raises(tcexport.ExportError, match="the indices of gather have no bound") as error:
+        tcexport.export(Gathers().eval(), example, out=tmp_path / "m.tcpkg")
+    assert error.value.code == "TC507"
+    assert error.value.diagnostics[0].location.text == "return torch.gather(x, 1, index)"
+    assert not list(tmp_path.iterdir())
