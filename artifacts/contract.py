@@ -189,9 +189,14 @@ class Dim(_Data, frozen=True):
     step: int = 1
     step_from: Origin | None = None
 
+    @property
+    def open_below(self) -> bool:
+        """Whether any number will do, as far as it is small enough: that of an integer input."""
+        return isinstance(self.source, ValueSource) and self.lo <= -MAX_SIZE
+
     def span(self) -> str:
-        """The range as it is typed: ``1..512``, ``4..16:4``, ``1..`` where it has no end."""
-        text = f"{self.lo}..{'' if self.hi is None else self.hi}"
+        """The range as it is typed: ``1..512``, ``4..16:4``; an end that is not there is left out."""
+        text = f"{'' if self.open_below else self.lo}..{'' if self.hi is None else self.hi}"
         return f"{text}:{self.step}" if self.step != 1 else text
 
 

@@ -387,7 +387,8 @@ _rule(
 _rule(
     "TC311",
     "assertion failed",
-    "An assertion of the model on the values of its tensors does not hold for this call.",
+    "An assertion of the model on the values of its tensors does not hold for this call, or a "
+    "condition of an op: integers are divided by 0, a number of repeats is negative.",
     "The model itself would have raised.",
     "See the line named; give values for which it holds.",
 )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import sympy
 import torch
 from torch.export.exported_program import _get_shape_env
@@ -26,16 +28,19 @@ from .prove import Span, holds
 from .ranges import Request
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, simplified, to_expr
+from .words import Words
 
 
 @dataclass(frozen=True)
 class Assumptions:
     """``symbols``: torch's symbols in the user's dims. ``values``: dims that are read from the value
-    of an integer input, by name, with the index of the leaf. ``guards``: all that must hold."""
+    of an integer input, by name, with the index of the leaf. ``guards``: all that must hold. ``words``:
+    what the symbols are called in messages."""
 
     symbols: dict[sympy.Symbol, Expr]
     values: dict[str, int]
     guards: tuple[Guard, ...]
+    words: Words
 
 
 def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
@@ -46,15 +51,16 @@ def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
     """
     env = _get_shape_env(traced.program.graph_module)
     if env is None:
-        return Assumptions({}, {}, ())
+        return Assumptions({}, {}, (), Words(traced, {}))
     symbols, equations = _bind_axes(traced, env)
     values = _bind_values(traced, symbols)
     guards: list[Guard] = []
+    words = Words(traced, symbols, env)
     for actual, declared in equations:
-        guards.append(_equation(actual, declared, symbols, env))
+        guards.append(_equation(actual, declared, symbols, env, words))
     raw = [(guard.expr, Origin("the trace", location_of(guard.sloc))) for guard in env.guards]
     raw += _runtime_assertions(traced, env)
-    counted = _counts(traced, requests, symbols)
+    counted = _counts(traced, requests, symbols, env)
     lows = {name: request.span.lo for name, request in requests.items()}
 
     def is_positive(symbol: sympy.Symbol) -> bool:
@@ -62,11 +68,11 @@ def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
         return isinstance(name, str) and lows.get(name, 0) >= 1
 
     for condition, origin in raw:
-        guard = _translated(env.replace(condition), symbols, origin, is_positive, counted)
+        guard = _translated(env.replace(condition), symbols, origin, is_positive, counted, words)
         if guard is not None:
             guards.append(guard)
     guards += _ranges(traced, env, symbols)
-    return Assumptions(symbols, values, _distinct(guards))
+    return Assumptions(symbols, values, _distinct(guards), words)
 
 
 def _bind_axes(traced: Trace, env: Any) -> tuple[dict[sympy.Symbol, Expr], list[tuple[Any, Expr]]]:
@@ -110,14 +116,17 @@ def _bind_values(traced: Trace, symbols: dict[sympy.Symbol, Expr]) -> dict[str, 
     return values
 
 
-def _equation(actual: Any, declared: Expr, symbols: Mapping[sympy.Symbol, Expr], env: Any) -> Guard:
+def _equation(
+    actual: Any, declared: Expr, symbols: Mapping[sympy.Symbol, Expr], env: Any, words: Words
+) -> Guard:
     """An axis that torch knows as ``actual`` (a number, where the trace fixed it) must be what the
     user declared."""
     where = _equation_location(actual, env)
     try:
         return Guard(("==", declared, to_expr(actual, symbols)), Origin("equal sizes", where))
     except Untranslatable as error:
-        raise ExportError(_no_form(f"{render(declared)} == {actual}", str(error), where)) from None
+        condition = f"{render(declared)} == {words.of(actual)}"
+        raise ExportError(_no_form(condition, words.why(error), where)) from None
 
 
 def _equation_location(actual: Any, env: Any) -> Location | None:
@@ -159,6 +168,7 @@ def _translated(
     origin: Origin,
     is_positive: Any,
     counted: Mapping[sympy.Symbol, Span],
+    words: Words,
 ) -> Guard | None:
     if condition in (True, sympy.true):
         return None
@@ -167,29 +177,36 @@ def _translated(
     except Untranslatable as error:
         if _always_true(condition, symbols, counted):
             return None
-        raise ExportError(_no_form(str(condition), str(error), origin.location)) from None
+        raise ExportError(_uncheckable(condition, error, origin, words)) from None
     if not dims_of(expr) and not evaluate(expr, {}):
-        raise ExportError(_no_form(str(condition), "it never holds", origin.location))
+        raise ExportError(_no_form(words.of(condition), "it never holds", origin.location))
     return Guard(expr, origin) if dims_of(expr) else None
 
 
 def _counts(
-    traced: Trace, requests: Mapping[str, Request], symbols: Mapping[sympy.Symbol, Expr]
+    traced: Trace,
+    requests: Mapping[str, Request],
+    symbols: Mapping[sympy.Symbol, Expr],
+    env: Any,
 ) -> dict[sympy.Symbol, Span]:
-    """Sizes that the graph finds by counting: how many elements of a tensor are not zero."""
+    """Sizes that the graph finds out as it runs: none is negative, and of those that count which
+    elements of a tensor are not zero, none is larger than the tensor."""
     box = {name: request.span for name, request in requests.items()}
     found: dict[sympy.Symbol, Span] = {}
     for node in traced.program.graph.nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            continue
         searched = _searched(node)
-        if searched is None:
-            continue
-        elements = symbol_of(searched.numel())
-        try:
-            most = bounds(to_expr(elements, symbols), box)[1]
-        except (Untranslatable, KeyError):
-            continue
-        for count in node.meta.get("unbacked_bindings", {}):
-            found[count] = Span(0, None if math.isinf(most) else int(most))
+        most = math.inf
+        if searched is not None:
+            with suppress(Untranslatable, KeyError):
+                most = bounds(to_expr(symbol_of(searched.numel()), symbols), box)[1]
+        sizes = {symbol_of(size) for size in value.shape}
+        for bound in node.meta.get("unbacked_bindings") or {}:
+            count = env.replace(bound)
+            if {bound, count} & sizes:
+                found[count] = Span(0, None if math.isinf(most) else int(most))
     return found
 
 
@@ -215,6 +232,17 @@ def _always_true(
         return False
     box = {f"count {symbol}": span for symbol, span in counted.items()}
     return dims_of(expr) <= box.keys() and holds(expr, box).status == "proved"
+
+
+def _uncheckable(
+    condition: Any, error: Untranslatable, origin: Origin, words: Words
+) -> Diagnostic:
+    """A condition without a form; where numbers of the model's are in it, with their lines."""
+    computed = words.lines(condition)
+    where = origin.location or next((line for _, line in computed), None)
+    found = _no_form(words.of(condition), words.why(error), where)
+    lines = [f"{name}: {line.text}" for name, line in computed if line != where]
+    return msgspec.structs.replace(found, notes=(*found.notes, *lines))
 
 
 def _no_form(condition: str, why: str, where: Location | None) -> Diagnostic:

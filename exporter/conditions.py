@@ -9,7 +9,7 @@ that the compiled code makes before it gives back its results.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -30,10 +30,12 @@ from torch.utils._sympy.functions import (
 from ..artifacts.contract import ComputedGuard, Guard, Origin
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, dims_of, evaluate, render
+from ..lowering.asserted import Asserted
 from ..lowering.checks import REQUIRE
 from ..lowering.locations import user_location
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, fold, to_expr
+from .words import Words
 
 aten = torch.ops.aten
 
@@ -73,7 +75,7 @@ def size_conditions(traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> tupl
                 needed = [(">=", expr(size), 1) for size in _searched_sizes(node)]
             needed += [(">=", to_expr(divisor, symbols), 1) for divisor in _divisors(node)]
         except Untranslatable as error:
-            raise ExportError(_unknown(node, str(error))) from None
+            raise ExportError(_unknown(node, Words(traced, symbols).why(error))) from None
         for condition in needed:
             if dims_of(condition):
                 origin = Origin(f"{node.target}", user_location(node.meta.get("stack_trace")))
@@ -226,6 +228,27 @@ def data_assertions(traced: Trace, first: int) -> tuple[ComputedGuard, ...]:
         graph.erase_node(node)
     if found:
         traced.program.graph_module.recompile()
+    return tuple(guards)
+
+
+def asserted_guards(
+    traced: Trace, asserted: Sequence[Asserted], first: int
+) -> tuple[ComputedGuard, ...]:
+    """What kernels assert of their data, as guards of the contract.
+
+    Args:
+        first: how many computed guards there are without these.
+    """
+    nodes = {node.name: node for node in traced.program.graph.nodes}
+    guards = []
+    for place, each in enumerate(asserted, start=first):
+        if each.number != place:
+            raise AssertionError(f"the kernel of {each.node} has check {each.number}, not {place}")
+        node = nodes[each.node]
+        name = str(getattr(node.target, "_opname", node.target)).lstrip("_")
+        where = user_location(node.meta.get("stack_trace"))
+        origin = Origin(f"a condition of {name}", where)
+        guards.append(ComputedGuard(each.what, None, False, origin, assertion=True))
     return tuple(guards)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+import sympy
 import torch
 from torch.export.graph_signature import (
     ConstantArgument,
@@ -42,13 +43,16 @@ from ..artifacts.contract import (
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of, line_of, render
 from ..artifacts.logs import log
+from ..lowering.asserted import Asserted
+from ..lowering.locations import user_location
 from .assumptions import Assumptions, extract
-from .conditions import data_assertions, size_conditions
+from .conditions import asserted_guards, data_assertions, size_conditions
 from .indices import index_guards
 from .ones import Retrace, admit_small_sizes
 from .ranges import Fit, Limits, Request, fit
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, to_expr
+from .words import Words
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Derived:
     symbols: dict[str, Expr]
     fit: Fit
     notes: tuple[Diagnostic, ...]
+    words: Words
 
 
 def derive(
@@ -99,7 +104,7 @@ def derive(
         computed_guards=computed_guards,
     )
     symbols = {str(symbol): expr for symbol, expr in assumptions.symbols.items()}
-    return Derived(contract, symbols, fitted, notes)
+    return Derived(contract, symbols, fitted, notes, assumptions.words)
 
 
 def _tell(
@@ -295,7 +300,7 @@ def _axis_source(name: str, traced: Trace) -> AxisSource:
 
 
 def _value_dims(assumptions: Assumptions) -> list[Dim]:
-    none = Origin("any value of the input, unless a guard says otherwise")
+    none = Origin("the value of the input")
     return [
         Dim(name, ValueSource(index), -MAX_SIZE, None, none, none)
         for name, index in assumptions.values.items()
@@ -342,9 +347,7 @@ def _outputs(
             size = nodes[argument.name].meta["val"]
             expr = _size(size, assumptions)
             if expr is None:
-                raise ExportError(
-                    Diagnostic("TC211", f"the output {path} is a number computed from data")
-                )
+                raise ExportError(_computed_number(path, nodes[argument.name]))
             outputs.append(SizeOutput(path, expr))
         elif isinstance(argument, ConstantArgument) and type(argument.value) in PLAIN_TYPES:
             outputs.append(Fixed.of(path, argument.value))
@@ -353,6 +356,12 @@ def _outputs(
                 Diagnostic("TC211", f"the output {path} is a {type(argument).__name__}")
             )
     return tuple(outputs)
+
+
+def _computed_number(path: str, node: torch.fx.Node) -> Diagnostic:
+    where = user_location(node.meta.get("stack_trace"))
+    message = f"the output {path} is a number computed from data"
+    return Diagnostic("TC211", message, location=where, tries=("return it as a tensor",))
 
 
 def _size(size: Any, assumptions: Assumptions) -> Expr | None:
@@ -436,6 +445,14 @@ def relocated(value: Any, display: Callable[[str], str]) -> Any:
     return value
 
 
+def with_asserted(derived: Derived, traced: Trace, asserted: Sequence[Asserted]) -> Derived:
+    """The contract with what the kernels assert of their data."""
+    computed = derived.contract.computed_guards
+    computed += asserted_guards(traced, asserted, len(computed))
+    contract = msgspec.structs.replace(derived.contract, computed_guards=computed)
+    return replace(derived, contract=contract)
+
+
 def contiguous_only(contract: Contract) -> Contract:
     """The contract with every tensor input contiguous: for a model that asks for layouts."""
     inputs = tuple(
@@ -455,7 +472,11 @@ def used_symbols(names: tuple[str, ...], derived: Derived) -> tuple[Expr, ...]:
     """
     missing = [name for name in names if name not in derived.symbols]
     if missing:
-        raise ExportError(
-            Diagnostic("TC211", f"the graph needs sizes that no input gives: {', '.join(missing)}")
-        )
+        raise ExportError([_ungiven(name, derived.words) for name in missing])
     return tuple(derived.symbols[name] for name in names)
+
+
+def _ungiven(name: str, words: Words) -> Diagnostic:
+    where = next((line for _, line in words.lines(sympy.Symbol(name))), None)
+    message = f"the graph needs {words.said(name)}, which no input gives"
+    return Diagnostic("TC211", message, location=where)

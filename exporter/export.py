@@ -22,7 +22,7 @@ from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
-from .derive import Derived, contiguous_only, derive, relocated, used_symbols
+from .derive import Derived, contiguous_only, derive, relocated, used_symbols, with_asserted
 from .examples import AxisExprs, resized
 from .faithful import require_faithful, require_repeatable
 from .indices import require_bounded
@@ -38,6 +38,7 @@ from .trace import Trace, trace
 from .translate import substitute
 from .tvm_runtime import tvm_runtime
 from .verify import Checked, verify
+from .words import in_words
 
 Progress = Callable[[str, "float | None"], None]
 
@@ -148,13 +149,15 @@ def _export(
         tvm_runtime(machine)  # what is missing is said before the work, not after it
     prepared = _prepare(source, dynamic)
     traced, derived, notes = _trace_and_derive(source, prepared, narrow, stages)
-    contract = relocated(derived.contract, _displayer(source))
     with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
         workdir = Path(folder)
-        lowered = lower(
-            traced.program, tuple(target.name for target in wanted), workdir, stages.child
-        )
+        with in_words(derived.words):
+            lowered = lower(
+                traced.program, tuple(target.name for target in wanted), workdir, stages.child
+            )
         require_bounded(traced, lowered.indexing)
+        derived = with_asserted(derived, traced, lowered.asserted)
+        contract = relocated(derived.contract, _displayer(source))
         draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.unverified")
         try:
             with stages("write the bundle"):

@@ -258,7 +258,7 @@ _SAME_VALUES = {
     aten.view, aten.reshape, aten._unsafe_view, aten.unsqueeze, aten.squeeze, aten.expand,
     aten.expand_as, aten.clone, aten.alias, aten.contiguous, aten.detach,
     aten.detach_, aten.permute, aten.transpose, aten.t, aten.flatten, aten.unflatten,
-    aten.lift_fresh_copy, aten.repeat, aten.repeat_interleave, aten.flip, aten.roll, aten.narrow,
+    aten.lift_fresh_copy, aten.repeat, aten.flip, aten.roll, aten.narrow,
     aten.index_select, aten.gather, aten.index, aten.diagonal, aten.movedim, aten.unfold,
     aten.broadcast_to, aten.tile, aten.view_as, aten.reshape_as, aten.swapaxes,
 }  # fmt: skip
@@ -325,12 +325,13 @@ class _Analysis:
         if isinstance(value, torch.fx.Node):
             value = value.meta["val"]
         if isinstance(value, (bool, float)) and value != int(value):
-            raise Untranslatable(f"{value} is not an integer")
+            raise Untranslatable("{} is not an integer", value)
         if isinstance(value, (bool, int, float)):
             return int(value)
         if isinstance(value, torch.SymInt):
             return self.expr(value.node.expr)
-        raise Untranslatable(f"{value!r} is not a size")
+        number = value.node.expr if isinstance(value, (torch.SymFloat, torch.SymBool)) else value
+        raise Untranslatable("{} is not a size", number)
 
     def values(self, node: Any) -> Values | None:
         """The interval of a node; None where there is none."""
@@ -586,6 +587,15 @@ def _getitem(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
 _WITH_INDICES = {aten.sort: 1, aten.topk: 2, aten.max: 1, aten.min: 1, aten.kthvalue: 2}
 
 
+def _repeated(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    """Of counts alone: each position as often as its count says; else the same values, repeated."""
+    if node.target is not aten.repeat_interleave.Tensor:
+        values = analysis.values(node.args[0])
+        return values if values is None else replace(values, axes=None)
+    (length,) = _shape(node.args[0])
+    return Values(0, fold("-", analysis.expr(symbol_of(length)), 1))
+
+
 def _cumsum(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
     source = analysis.values(node.args[0])
     if source is None or source.leaf is not None:
@@ -622,4 +632,5 @@ _RULES: dict[Any, Callable[[_Analysis, torch.fx.Node], Values | None]] = {
     aten.argmax: _position,
     aten.argmin: _position,
     aten.cumsum: _cumsum,
+    aten.repeat_interleave: _repeated,
 }

@@ -17,7 +17,15 @@ from ..artifacts.expr import ARITHMETIC, ARITY, Expr, dims_of, evaluate
 
 
 class Untranslatable(Exception):
-    """The expression has no form over the dims. ``str()`` says which part of it."""
+    """An expression has no form over the dims: ``template`` says why of ``expression``, a part of it.
+
+    Torch's symbols stand in it; `words.Words.why` gives it in the user's.
+    """
+
+    def __init__(self, template: str, expression: Any) -> None:
+        super().__init__(template.format(expression))
+        self.template = template
+        self.expression = expression
 
 
 _RELATIONS = {
@@ -51,7 +59,7 @@ def to_expr(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
     if expression.is_Integer:
         return int(expression)
     if isinstance(expression, sympy.Symbol):
-        raise Untranslatable(f"{expression} is computed from data")
+        raise Untranslatable("{} is computed from data", expression)
 
     def each() -> list[Expr]:
         return [to_expr(argument, dims) for argument in expression.args]
@@ -60,7 +68,7 @@ def to_expr(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
         return _sum(expression, dims)
     if expression.is_Mul:
         if any(argument.is_Rational and not argument.is_Integer for argument in expression.args):
-            raise Untranslatable(f"{expression} has a fraction")
+            raise Untranslatable("{} has a fraction", expression)
         return fold("*", *each())
     if isinstance(expression, (FloorDiv, CleanDiv)):
         return fold("//", *each())
@@ -74,11 +82,11 @@ def to_expr(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
         base, power = expression.args
         if power.is_Integer and 1 <= int(power) <= _MAX_POWER:
             return fold("*", *[to_expr(base, dims)] * int(power))
-        raise Untranslatable(f"{expression} is not a small power")
+        raise Untranslatable("{} is not a small power", expression)
     for relation, op in _RELATIONS.items():
         if isinstance(expression, relation):
             return fold(op, *each())
-    raise Untranslatable(f"{type(expression).__name__} in {expression}")
+    raise Untranslatable("{} is none of the numbers and conditions that a guard can hold", expression)
 
 
 def _sum(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:

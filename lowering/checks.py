@@ -43,5 +43,11 @@ def _fake_values(values: torch.Tensor, holds: torch.Tensor, number: int) -> torc
     return torch.empty_like(values)
 
 
+def free_number(graph: torch.fx.Graph) -> int:
+    """The first number that no check of a graph has."""
+    numbers = [node.args[-1] for node in graph.nodes if node.target in (CHECK_INDEX, REQUIRE)]
+    return 1 + max((number for number in numbers if isinstance(number, int)), default=UNNUMBERED)
+
+
 CHECK_INDEX = torch.ops.tcexport.check_index.default
 REQUIRE = torch.ops.tcexport.require.default

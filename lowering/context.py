@@ -12,6 +12,7 @@ import torch
 from tvm import relax, te, tirx
 from tvm.tirx.script.builder import ir as T
 
+from .asserted import Asserted
 from .kernels.prim_func import dim, param, prim_func
 from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
 from .targets import CpuTarget
@@ -48,7 +49,10 @@ class Context:
     symbols: Symbols = field(default_factory=Symbols)
     parameters: dict[str, relax.Var] = field(default_factory=dict)
     indexing: list[str] = field(default_factory=list)
+    asserted: list[Asserted] = field(default_factory=list)
+    first_asserted: int = 0  # the number of the first one
     computed: set[str] = field(default_factory=set)
+    templates: int = 0  # calls of kernel templates so far
     node: torch.fx.Node | None = None
     wide: bool = False
 
@@ -59,6 +63,14 @@ class Context:
         assert self.node is not None
         value = self.node.meta["val"]
         return value if index is None else value[index]
+
+    def asserts(self, what: str) -> str:
+        """The message of an assertion in a kernel: ``what`` must hold of the data for this node. It
+        becomes a check of the contract, which gives the user's words for it."""
+        assert self.node is not None
+        number = self.first_asserted + len(self.asserted)
+        self.asserted.append(Asserted(number, self.node.name, what))
+        return f"tcexport check {number}: {what}"
 
     # Emitting.
 
@@ -119,6 +131,7 @@ class Context:
         dtype: str = "float32",
     ) -> Tensor:
         """Emit a call of a kernel template: its parameters are ``inputs`` and one result."""
+        self.templates += 1
         return self._call(name, function, [self.variable(t) for t in inputs], shape, dtype)
 
     def call_with(

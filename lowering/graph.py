@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +14,17 @@ from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
 from . import epilogue
+from .asserted import Asserted
+from .checks import free_number
 from .context import Context, Unsupported, constant_tensor
 from .converters.convolution import with_norm
 from .converters.linear import linear
 from .converters.norm import layer_norm
 from .converters.registry import bind, convert_node
+from .flops import flops
 from .locations import user_location
 from .ops import CHECKS
+from .survey import OpUse, Use, refusals, table
 from .symbols import NoForm, as_shape, as_size, same
 from .targets import CpuTarget
 from .tensor import DTYPES, Constant, Tensor
@@ -41,6 +44,17 @@ class BuiltGraph:
     weights: tuple[str, ...]
     results: int
     indexing: tuple[str, ...]
+    asserted: tuple[Asserted, ...]
+    ops: tuple[OpUse, ...]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Of a `BuiltGraph` what is known before there is one."""
+
+    ops: tuple[OpUse, ...]
+    indexing: tuple[str, ...]
+    asserted: tuple[Asserted, ...]
 
 
 def build(
@@ -62,6 +76,17 @@ def build(
     return _Importer(program, constants, target, weights).run()
 
 
+def survey(
+    program: torch.export.ExportedProgram, constants: Mapping[str, Constant], target: CpuTarget
+) -> Survey:
+    """What `build` would say of a decomposed program, op by op.
+
+    Raises:
+        ExportError: TC502, as `build`.
+    """
+    return _Importer(program, constants, target, WeightStore()).survey()
+
+
 class _Importer:
     def __init__(
         self,
@@ -73,10 +98,13 @@ class _Importer:
         self.program = program
         self.constants = constants
         self.ctx = Context(relax.BlockBuilder(), target, weights)
+        self.ctx.first_asserted = free_number(program.graph)
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: dict[int, relax.Var] = {}
         self.bound: set[str] = set()
         self.unsupported: list[tuple[torch.fx.Node, Unsupported]] = []
+        self.fast: set[torch.fx.Node] = set()
+        self.folded: set[torch.fx.Node] = set()
         self.epilogues = epilogue.find(program.graph, constants)
         self.absorbed = {node for found in self.epilogues.values() for node in found.inner}
 
@@ -84,12 +112,9 @@ class _Importer:
         builder = self.ctx.builder
         with builder.function(ENTRY):
             with builder.dataflow():
-                self._placeholders()
-                for node in self.program.graph.nodes:
-                    if node.op == "call_function":
-                        self._call(node)
+                self._nodes()
                 if self.unsupported:
-                    raise ExportError(_report(self.unsupported))
+                    raise ExportError(refusals(table(self._uses())))
                 results = self._results()
                 output = builder.emit_output(relax.Tuple(results))
             known = self.bound | self.ctx.computed
@@ -107,7 +132,38 @@ class _Importer:
             weights=tuple(self.ctx.parameters),
             results=len(results),
             indexing=tuple(dict.fromkeys(self.ctx.indexing)),
+            asserted=tuple(self.ctx.asserted),
+            ops=table(self._uses()),
         )
+
+    def survey(self) -> Survey:
+        with self.ctx.builder.function(ENTRY):
+            with self.ctx.builder.dataflow():
+                self._nodes()
+                output = self.ctx.builder.emit_output(relax.Tuple([]))
+            self.ctx.builder.emit_func_output(output, list(self.inputs.values()))
+        indexing = tuple(dict.fromkeys(self.ctx.indexing))
+        return Survey(table(self._uses()), indexing, tuple(self.ctx.asserted))
+
+    def _nodes(self) -> None:
+        self._placeholders()
+        for node in self.program.graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
+
+    def _uses(self) -> Iterator[Use]:
+        """What became of each op; sizes and what is only looked at are no ops."""
+        refused: dict[torch.fx.Node, list[Unsupported]] = {}
+        for node, error in self.unsupported:
+            refused.setdefault(node, []).append(error)
+        # A part of a kernel is as fast as the whole, which is kept under its last node.
+        whole = {part: last for last, found in self.epilogues.items() for part in found.inner}
+        for node in self.program.graph.nodes:
+            if node in refused:
+                yield from (Use(node, error) for error in refused[node])
+            elif _is_op(node):
+                fast, folded = whole.get(node, node) in self.fast, node in self.folded
+                yield Use(node, None, fast, folded, 0 if folded else flops(node) or 0)
 
     # Ends of the graph.
 
@@ -174,8 +230,13 @@ class _Importer:
             return
         try:
             result = self._fold(node)
-            if result is None:
+            if result is not None:
+                self.folded.add(node)
+            else:
+                before = self.ctx.templates
                 result = self._emit(node)
+                if self.ctx.templates > before:
+                    self.fast.add(node)
         except (Unsupported, NoForm) as error:
             reason = error if isinstance(error, Unsupported) else Unsupported(f"with {error}")
             self.unsupported.append((node, reason))
@@ -323,34 +384,10 @@ def _disagreement(node: torch.fx.Node, result: Tensor, value: torch.Tensor) -> D
     )
 
 
-def _report(found: list[tuple[torch.fx.Node, Unsupported]]) -> list[Diagnostic]:
-    """One diagnostic for each distinct op and reason, in the order of the graph."""
-    names = [f"{_op(node)} {error.reason}".strip() for node, error in found]
-    counts = Counter(names)
-    diagnostics = []
-    for name, (node, error) in zip(names, found, strict=True):
-        if name not in counts:
-            continue
-        count = counts.pop(name)
-        times = "once" if count == 1 else f"{count} times"
-        path = _module_path(node)
-        where = f" in {path}" if path else ""
-        diagnostics.append(
-            Diagnostic(
-                "TC501",
-                f"{name} is not supported ({times}, first{where or ' at the top level'})",
-                user_location(node.meta.get("stack_trace")),
-                tries=(error.tries,) if error.tries else (),
-            )
-        )
-    return diagnostics
-
-
-def _op(node: torch.fx.Node) -> str:
-    return f"input {node.name}" if node.op == "placeholder" else str(node.target)
-
-
-def _module_path(node: torch.fx.Node) -> str:
-    """The path of the innermost module that the op was called in, such as ``encoder.layers.0``."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return str(list(stack.values())[-1][0]) if stack else ""
+def _is_op(node: torch.fx.Node) -> bool:
+    if node.op != "call_function" or str(node.target) in CHECKS:
+        return False
+    value = node.meta.get("val")
+    return node.target is not operator.getitem and not isinstance(
+        value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+    )

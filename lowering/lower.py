@@ -18,6 +18,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
+from .asserted import Asserted
+from .survey import OpUse
 from .targets import CPU_TARGETS
 from .worker import Answer, Progress, Request, answer_path, library_path, weights_path
 
@@ -30,7 +32,8 @@ class Lowered:
     there are ``sizes``, one shape with the values of these torch symbols; then the tensors
     ``weights`` of ``weights_file``. It returns an array of ``results`` tensors, the tensors among
     the graph's outputs in their order. ``indexing`` names the nodes whose kernels read or write at
-    positions that are data: the contract must bound each.
+    positions that are data, and ``asserted`` is what kernels assert of their data: the contract must
+    hold both.
     """
 
     inputs: tuple[int, ...]
@@ -42,6 +45,8 @@ class Lowered:
     linker: str
     libc: str
     indexing: tuple[str, ...] = ()
+    asserted: tuple[Asserted, ...] = ()
+    ops: tuple[OpUse, ...] = ()
 
 
 def lower(
@@ -68,13 +73,7 @@ def lower(
         raise ExportError(Diagnostic("TC506", what, notes=(f"known targets: {known}",)))
     workdir = workdir.resolve()
     request = Request(str(workdir / "program.pt2"), targets, str(workdir))
-    with _flat(program):
-        torch.export.save(program, request.program)
-    request_path = workdir / "request.json"
-    request_path.write_bytes(msgspec.json.encode(request))
-    answer_path(workdir).unlink(missing_ok=True)
-    _run_worker(request_path, progress)
-    answer = msgspec.json.decode(answer_path(workdir).read_bytes(), type=Answer)
+    answer = _asked(program, request, progress)
     if answer.errors:
         raise ExportError(answer.errors)
     return Lowered(
@@ -87,7 +86,54 @@ def lower(
         linker=answer.linker,
         libc=answer.libc,
         indexing=answer.indexing,
+        asserted=answer.asserted,
+        ops=answer.ops,
     )
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """Which ops of a program can be lowered, why others cannot (TC501); the rest as in `Lowered`."""
+
+    ops: tuple[OpUse, ...]
+    errors: tuple[Diagnostic, ...]
+    indexing: tuple[str, ...]
+    asserted: tuple[Asserted, ...]
+
+
+def survey(
+    program: torch.export.ExportedProgram,
+    target: str,
+    workdir: Path,
+    progress: Callable[[str, float | None], None],
+) -> Surveyed:
+    """What `lower` would say of a program: converted as there, by the same code, and not compiled.
+
+    Raises:
+        ExportError: TC502, TC503, as `lower`.
+    """
+    workdir = workdir.resolve()
+    request = Request(str(workdir / "program.pt2"), (target,), str(workdir), only_survey=True)
+    answer = _asked(program, request, progress)
+    if answer.errors and not answer.ops:
+        raise ExportError(answer.errors)
+    return Surveyed(answer.ops, answer.errors, answer.indexing, answer.asserted)
+
+
+def _asked(
+    program: torch.export.ExportedProgram,
+    request: Request,
+    progress: Callable[[str, float | None], None],
+) -> Answer:
+    """What the compiler's process answers."""
+    workdir = Path(request.workdir)
+    with _flat(program):
+        torch.export.save(program, request.program)
+    request_path = workdir / "request.json"
+    request_path.write_bytes(msgspec.json.encode(request))
+    answer_path(workdir).unlink(missing_ok=True)
+    _run_worker(request_path, progress)
+    return msgspec.json.decode(answer_path(workdir).read_bytes(), type=Answer)
 
 
 @contextmanager

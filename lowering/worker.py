@@ -15,14 +15,17 @@ from pathlib import Path
 import msgspec
 
 from ..artifacts.errors import Diagnostic, ExportError
+from .asserted import Asserted
+from .survey import OpUse
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What is to be lowered, and where the files go."""
+    """What is to be lowered, and where the files go; or ``only_survey``: which ops could be."""
 
     program: str
     targets: tuple[str, ...]
     workdir: str
+    only_survey: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -42,6 +45,8 @@ class Answer(msgspec.Struct, frozen=True):
     linker: str = ""
     libc: str = ""
     indexing: tuple[str, ...] = ()
+    asserted: tuple[Asserted, ...] = ()
+    ops: tuple[OpUse, ...] = ()
     errors: tuple[Diagnostic, ...] = ()
 
 
@@ -61,7 +66,8 @@ def main(request_path: str) -> None:
     request = msgspec.json.decode(Path(request_path).read_bytes(), type=Request)
     workdir = Path(request.workdir)
     try:
-        answer = run(Path(request.program), request.targets, workdir)
+        work = look if request.only_survey else run
+        answer = work(Path(request.program), request.targets, workdir)
     except ExportError as error:
         answer = Answer(errors=error.diagnostics)
     answer_path(workdir).write_bytes(msgspec.json.encode(answer))
@@ -103,7 +109,8 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
             graphs[name] = build(program, values, CPU_TARGETS[name], store)
     first = graphs[targets[0]]
     for name, graph in graphs.items():
-        if (graph.inputs, graph.sizes, graph.weights) != (first.inputs, first.sizes, first.weights):
+        wants = [(each.inputs, each.sizes, each.weights, each.asserted) for each in (graph, first)]
+        if wants[0] != wants[1]:
             raise AssertionError(f"{name} wants other arguments than {targets[0]}")
     with stage("write weights"):
         write_weights(
@@ -131,6 +138,32 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         linker=", ".join(sorted({linker.version for linker in linkers.values()})),
         libc=max(needs, key=lambda version: [int(part) for part in version.split(".")]),
         indexing=first.indexing,
+        asserted=first.asserted,
+        ops=first.ops,
+    )
+
+
+def look(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
+    """Convert the program for the first target, and compile nothing."""
+    with stage("load compiler"):
+        import torch
+
+        from . import converters  # noqa: F401  (registers them)
+        from .graph import survey
+        from .survey import refusals
+        from .targets import CPU_TARGETS
+        from .weights import constants
+
+    with stage("read the program"):
+        program = torch.export.load(program_path)
+        values = constants(program)
+    with stage("convert"):
+        found = survey(program, values, CPU_TARGETS[targets[0]])
+    return Answer(
+        ops=found.ops,
+        indexing=found.indexing,
+        asserted=found.asserted,
+        errors=refusals(found.ops),
     )
 
 

@@ -165,10 +165,12 @@ def _ranges(dim: Dim, span: Span) -> Iterator[tuple[Condition, Expr]]:
         return Condition(needs, origin, "refuted", {name: first}, share)
 
     below = max(0, -((span.lo - dim.lo) // span.step))
-    yield (
-        judged(f"{name} >= {dim.lo}", dim.lo_from, span.lo if below else None, min(below, count)),
-        (">=", name, dim.lo),
-    )
+    if below or not dim.open_below:
+        first = span.lo if below else None
+        yield (
+            judged(f"{name} >= {dim.lo}", dim.lo_from, first, min(below, count)),
+            (">=", name, dim.lo),
+        )
     if dim.hi is not None:
         inside = max(0, (dim.hi - span.lo) // span.step + 1)
         first = span.lo + inside * span.step if count > inside else None

@@ -253,7 +253,7 @@ def computed_violation(contract: Contract, message: str) -> GuardError | None:
     if guard.assertion:
         told = f": {guard.what}" if guard.what else ""
         return GuardError(
-            Diagnostic("TC311", f"an assertion of the model does not hold{told}", notes=lines),
+            Diagnostic("TC311", f"{guard.origin.reason} does not hold{told}", notes=lines),
             got="false",
             needs=guard.what or "true",
             guard=f"assertion: {guard.what or guard.origin}",

@@ -426,13 +426,14 @@ def _divisor(ctx: Context, dtype: str, divisor: Operand) -> Operand:
 
 def _not_zero(ctx: Context, x: Tensor) -> Tensor:
     length = product(x.shape)
+    asserts = ctx.asserts("no divisor is 0")
 
     def emit(scope: Any, inputs: Any, results: Any) -> None:
         # One thread: an error in a parallel loop would not come through.
         with serial(scope.size(length)) as i:
             value = inputs[0][i]
             holds = tirx.NE(value, tirx.const(0, x.dtype))
-            with T.Assert(holds, "division of integers by zero", "ZeroDivisionError"):
+            with T.Assert(holds, asserts, "ZeroDivisionError"):
                 T.buffer_store(results[0], value, [i])
 
     flat = ctx.reshape(x, (length,))

@@ -152,6 +152,7 @@ def convert_embedding_bag(
     inputs = [weight, indices, offsets]
     inputs += [] if per_sample_weights is None else [per_sample_weights]
     total = indices.shape[0]
+    asserts = ctx.asserts("offsets begin at 0 and end within the indices")
 
     def emit(scope: Any, buffers: Any, results: Any) -> None:
         table, ids, begins, *factors = buffers
@@ -162,7 +163,7 @@ def convert_embedding_bag(
             tirx.EQ(scope.size(offsets.shape[0]), zero),
             tirx.all(tirx.EQ(begins[0].astype("int64"), zero), last <= limit),
         )
-        with T.Assert(within, "offsets of bags do not begin at 0, or end beyond the indices"):
+        with T.Assert(within, asserts, "ValueError"):
             T.evaluate(tirx.IntImm("int32", 0))
         with parallel(scope.size(bags)) as bag:
             count = local((1,), "int64")

@@ -105,16 +105,20 @@ def is_computed(size: Any) -> bool:
     return symbol_is_type(size, (SymT.UNBACKED_INT,)) if isinstance(size, sympy.Symbol) else False
 
 
-def put_masked(ctx: Context, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+def put_masked(
+    ctx: Context, x: Tensor, mask: Tensor, source: Tensor, *, exactly: bool = False
+) -> Tensor:
     """The lines of ``x``, ``[n, …]``, at which ``mask``, ``[n]``, holds, replaced by those of
     ``source`` in order.
 
-    The call fails where there are too few of those, as in eager mode.
+    The call fails where there are too few of those, and ``exactly``: too many, as in eager mode.
     """
     length, own = x.shape[0], source.shape[0]
     rest = product(x.shape[1:])
     flat = ctx.reshape(x, (length, rest))
     values = ctx.reshape(source, (own, rest))
+    picks = "as many as" if exactly else "no more than"
+    asserts = ctx.asserts(f"the mask picks {picks} there are values")
 
     def emit(scope: Any, inputs: Any, results: Any) -> None:
         taken = local((1,), "int64")
@@ -122,13 +126,16 @@ def put_masked(ctx: Context, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         with serial(scope.size(length)) as i, T.If(inputs[1][i]):
             with T.Then():
                 enough = taken[0] < scope.size(own)
-                with T.Assert(enough, "a mask picks more than there are values", "ValueError"):
+                with T.Assert(enough, asserts, "ValueError"):
                     T.evaluate(tirx.IntImm("int32", 0))
                 with serial(scope.size(rest)) as j:
                     store(results[0], inputs[2][taken[0], j], i, j, lanes=1)
                 store(taken, taken[0] + tirx.IntImm("int64", 1), 0, lanes=1)
             with T.Else(), serial(scope.size(rest)) as j:
                 store(results[0], inputs[0][i, j], i, j, lanes=1)
+        if exactly:
+            with T.Assert(tirx.EQ(taken[0], scope.size(own)), asserts, "ValueError"):
+                T.evaluate(tirx.IntImm("int32", 0))
 
     operands = [flat, mask, values]
     (made,) = ctx.procedure("put_masked", operands, [((length, rest), x.dtype)], emit)
@@ -158,6 +165,7 @@ def convert_repeat_interleave(ctx: Context, repeats: Tensor, output_size: Any) -
     if not is_computed(count):
         raise Unsupported("with output_size", "no output_size")
     (length,) = repeats.shape
+    asserts = ctx.asserts("no number of repeats is negative")
 
     def total(scope: Any, inputs: Any, results: Any) -> None:
         found = local((1,), "int64")
@@ -165,7 +173,7 @@ def convert_repeat_interleave(ctx: Context, repeats: Tensor, output_size: Any) -
         with serial(scope.size(length)) as i:
             value = inputs[0][i].astype("int64")
             positive = value >= tirx.IntImm("int64", 0)
-            with T.Assert(positive, "a negative number of repeats", "ValueError"):
+            with T.Assert(positive, asserts, "ValueError"):
                 store(found, found[0] + value, 0, lanes=1)
         store(results[0], found[0], 0, lanes=1)
 

@@ -265,7 +265,7 @@ def _put_masked(
         lines = ctx.reshape(x, (product(mask.shape), *x.shape[mask.rank :]))
         where = ctx.reshape(mask, (product(mask.shape),))
         values = ctx.stretch(values, (values.shape[0], *lines.shape[1:]))
-        return ctx.reshape(put_masked(ctx, lines, where, values), x.shape)
+        return ctx.reshape(put_masked(ctx, lines, where, values, exactly=True), x.shape)
     values = ctx.reshape(values, values.shape[max(values.rank - after, 0) :])
     wide = ctx.reshape(mask, (*mask.shape, *(1,) * after))
     if accumulate:

@@ -3,6 +3,7 @@ the compiled code. Each of these was once answered in silence."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tcexport.artifacts.expr import render
 from tcexport.exporter.export import check
 from tcexport.exporter.options import dynamic_from_python
 from tcexport.exporter.source import source_in_memory
+from tcexport.runtime.coverage import coverage
 
 
 class Applied(nn.Module):
@@ -124,3 +126,77 @@ def test_assertions_on_values_hold_in_the_bundle(export_once: Callable[..., Path
         module(x, torch.tensor([100], dtype=torch.int8))
     assert model.metrics.violations == {"TC311": 1, "TC309": 1}
     torch.testing.assert_close(model(x, ids)[0], x * 2)  # whole after a refusal
+
+
+class Demanding(nn.Module):
+    def forward(self, x, y, repeats):
+        picked = torch.zeros(4).masked_scatter(y > 2, x.float())
+        return x // y, x % (y - 1), x.repeat_interleave(repeats, 0), picked
+
+
+def test_what_ops_require_of_values_holds_in_the_bundle(export_once: Callable[..., Path]) -> None:
+    module = Demanding().eval()
+    x, y, repeats = torch.tensor([7, -8, 9, 5]), torch.tensor([2, 3, 2, 9]), torch.tensor([0, 2, 1, 3])
+    model = tcexport.load(export_once("demanding", module, (x, y, repeats)))
+    for good in (repeats, torch.zeros(4, dtype=torch.int64)):
+        for got, want in zip(model(x, y, good), module(x, y, good), strict=True):
+            torch.testing.assert_close(got, want)
+    for wrong, needs, line in (
+        ((x, torch.tensor([2, 0, 2, 3]), repeats), "no divisor is 0", "return x // y,"),
+        ((x, torch.tensor([2, 3, 1, 3]), repeats), "no divisor is 0", "return x // y,"),
+        ((x, y, torch.tensor([0, -2, 1, 3])), "no number of repeats is negative", "return x // y,"),
+    ):
+        with pytest.raises(RuntimeError):
+            module(*wrong)
+        with pytest.raises(tcexport.GuardError) as error:
+            model(*wrong)
+        assert error.value.code == "TC311"
+        assert f"does not hold: {needs}" in str(error.value) and line in str(error.value)
+    torch.testing.assert_close(model(x, y, repeats)[0], x // y)  # whole after a refusal
+
+
+@pytest.mark.parametrize(
+    ("function", "assumed"),
+    [
+        (lambda x, k: x[:, : k.item()], "the trace assumes size of slice <= 9"),
+        (lambda x, k: x[: k.item(), k.item() :], "the trace assumes size of slice"),
+        (lambda x, k: (torch._check(k.sum().item() > 1), x)[1] * 2, "the trace assumes item() > 1"),
+        (lambda x, k: x[:, : k.sum().item() // 2] * 2, "item()"),
+        (lambda x, k: (x * 2, k.sum().item() + 1), "the output [1] is a number computed"),
+    ],
+)
+def test_numbers_that_the_model_computes_are_named_by_their_op_and_line(
+    function: Callable[..., Any], assumed: str
+) -> None:
+    source = source_in_memory(
+        Two(function).eval(), (torch.randn(3, 5), torch.tensor(2)), {}, {"x": ("b", "n")}
+    )
+    with pytest.raises(tcexport.ExportError) as error:
+        check(source, dynamic=dynamic_from_python({"b": (0, 9), "n": (0, 9)}))
+    assert error.value.code == "TC211"
+    told = str(error.value)
+    assert assumed in told and "test_conditions.py" in told
+    without_source = [line for line in told.splitlines() if "test_conditions.py" not in line]
+    assert not re.search(r"\b(s|u|zuf)\d+\b", "\n".join(without_source))
+
+
+class Two(nn.Module):
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, k):
+        return self.function(x, k)
+
+
+def test_the_value_of_an_input_has_a_range_with_open_ends() -> None:
+    def head(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(k.item())
+
+    source = source_in_memory(Two(head).eval(), (torch.randn(3), torch.tensor(2)), {}, {"x": ("n",)})
+    contract = check(source, dynamic=dynamic_from_python({"n": None})).contract
+    assert {dim.name: dim.span() for dim in contract.dims} == {"n": "1..", "k": ".."}
+    assert [render(guard.expr) for guard in contract.guards] == ["k >= 0"]
+    served = coverage(contract, {"k": (0, 5)})
+    assert served.served and [each.needs for each in served.conditions] == ["k >= 0"]
+    assert not coverage(contract, {"k": (-1, 5)}).served

@@ -75,5 +75,20 @@ def test_results_whose_size_hangs_on_the_data(agree) -> None:
 def test_a_mask_that_picks_more_than_there_are_values_fails(agree) -> None:
     x, mask, source = torch.zeros(4), torch.tensor([True, False, True, False]), torch.ones(2)
     compiled = agree([lambda x, m, s: x.masked_scatter(m, s)], (x, mask, source))
-    with pytest.raises(Exception, match="picks more than there are values"):
+    with pytest.raises(Exception, match="picks no more than there are values"):
         compiled((x, torch.ones(4, dtype=torch.bool), source))
+
+
+def test_a_mask_that_picks_another_number_than_there_are_values_fails(agree) -> None:
+    def put(x: torch.Tensor, m: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[m] = s
+        return x
+
+    x, mask, source = torch.zeros(4), torch.tensor([True, False, True, False]), torch.ones(2)
+    compiled = agree([put], (x, mask, source))
+    for wrong in (torch.ones(4, dtype=torch.bool), torch.tensor([True, False, False, False])):
+        with pytest.raises((RuntimeError, IndexError)):
+            put(x, wrong, source)
+        with pytest.raises(Exception, match="picks as many as there are values"):
+            compiled((x, wrong, source))
