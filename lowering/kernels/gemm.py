@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
@@ -28,14 +28,17 @@ from .prim_func import (
     mod,
     parallel,
     param,
+    prefetch,
     prim_func,
     serial,
     store,
 )
-from .tile import PANEL, accumulate, along, fewest_rows, finish_tile, row_blocks, tile_vectors
+from .tile import PANEL, accumulate, fewest_rows, finish_tile, row_blocks, tile_vectors
 from .vector_math import activate
 
 _CHUNK_BYTES = 1536 * 1024  # rows of A that pass over one panel before the next is taken
+_AHEAD = 256  # steps of k that a weight is asked for before it is used: it comes from far away
+_LINE_BYTES = 64
 _ENOUGH_TASKS = 64  # chunks are made smaller until there are so many, for the cores to share
 
 
@@ -185,9 +188,15 @@ def _tile(gemm: _Gemm, rows: int, vectors: int, row: Expr, column: Expr) -> None
         value = gemm.finish(value, row + i, column + j, lanes)
         store(gemm.c, value, row + i, column + j, lanes=lanes)
 
-    sums = accumulate(
-        rows, vectors, lanes, along(gemm.k), lambda i, k: gemm.a[row + index(i), k], weight
-    )
+    def steps(step: Callable[[Expr], None]) -> None:
+        per_line = _LINE_BYTES // DataType(gemm.dtype).itemsize
+        with serial(gemm.k) as k:
+            for first in range(0, vectors * lanes, per_line):
+                at = column + index(first)
+                prefetch(gemm.b, div(at, PANEL), k + index(_AHEAD), mod(at, PANEL))
+            step(k)
+
+    sums = accumulate(rows, vectors, lanes, steps, lambda i, k: gemm.a[row + index(i), k], weight)
     edge = None if gemm.n % (vectors * lanes) == 0 else index(gemm.n) - column
     light = gemm.activation in (None, "relu")
     finish_tile(sums, rows, vectors, lanes, edge, write, unroll=light)

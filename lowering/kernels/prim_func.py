@@ -188,6 +188,16 @@ def store(buffer: tirx.Buffer, value: Expr, *position: Expr, lanes: int) -> None
     T.buffer_store(buffer, value, [*(index(i) for i in outer), iota(last, lanes)])
 
 
+def prefetch(buffer: tirx.Buffer, *position: Expr) -> None:
+    """Ask for the cache line of an element in the level-two cache, to be read soon.
+
+    The position may lie beyond the buffer: nothing is read where nothing is.
+    """
+    address = T.address_of(buffer[tuple(index(i) for i in position)])
+    read, level_two, data = (tirx.IntImm("int32", value) for value in (0, 2, 1))
+    T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, read, level_two, data))
+
+
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     """A branch-free choice. ``T.if_then_else`` would undo vectorization."""
     return tirx.Select(condition, yes, no)

@@ -77,6 +77,7 @@ def test_the_constants_of_an_epilogue_take_no_registers_from_the_products(activa
     products = [loop for loop in loops if "vfmadd231ps" in loop and "vdivps" not in loop]
     assert max(loop.count("vfmadd231ps") for loop in products) == 2 * target.tile_rows
     assert not [loop for loop in products if "rsp" in loop]
+    assert all("prefetch" in loop for loop in products)
 
 
 @settings(max_examples=5, deadline=None)
