@@ -82,7 +82,7 @@ def _mentions_bfloat16(function: tirx.PrimFunc) -> bool:
     found: list[Any] = []
 
     def look(value: Any) -> None:
-        if hasattr(value.ty, "dtype") and _is_bfloat16(value):
+        if _is_bfloat16(value):
             found.append(value)
 
     tvm_ffi.structural_walk(function.body, (ir.Expr, look))
@@ -90,7 +90,8 @@ def _mentions_bfloat16(function: tirx.PrimFunc) -> bool:
 
 
 def _is_bfloat16(value: Any) -> bool:
-    return str(value.ty.dtype).startswith("bfloat16")
+    # An address has no dtype.
+    return str(getattr(value.ty, "dtype", "")).startswith("bfloat16")
 
 
 def _as_bits(node: Any, parameters: set[tirx.Buffer]) -> Any:
@@ -157,10 +158,14 @@ def _as_bits(node: Any, parameters: set[tirx.Buffer]) -> Any:
     def call(node: ir.Call, mutator: Any) -> Expr:
         name = node.op.name if isinstance(node.op, ir.Op) else ""
         inside = _is_bfloat16(node) or any(
-            isinstance(a, ir.Expr) and hasattr(a.ty, "dtype") and _is_bfloat16(a) for a in node.args
+            isinstance(a, ir.Expr) and _is_bfloat16(a) for a in node.args
         )
         if not inside:
             return mutator.default_mutate(node)
+        if name == "tirx.address_of":
+            (read,) = node.args
+            indices = [mutator.mutate(i) for i in read.indices]
+            return T.address_of(tirx.BufferLoad(own(read.source), indices))
         arguments = [mutator.mutate(argument) for argument in node.args]
         if name == "tirx.reinterpret":
             return arguments[0]
