@@ -234,9 +234,7 @@ def _always_true(
     return dims_of(expr) <= box.keys() and holds(expr, box).status == "proved"
 
 
-def _uncheckable(
-    condition: Any, error: Untranslatable, origin: Origin, words: Words
-) -> Diagnostic:
+def _uncheckable(condition: Any, error: Untranslatable, origin: Origin, words: Words) -> Diagnostic:
     """A condition without a form; where numbers of the model's are in it, with their lines."""
     computed = words.lines(condition)
     where = origin.location or next((line for _, line in computed), None)

@@ -14,6 +14,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.export.exported_program import _get_shape_env
 from torch.export.graph_signature import TensorArgument
 from torch.utils._sympy.functions import (
     CleanDiv,
@@ -58,6 +59,17 @@ def size_conditions(traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> tupl
     def expr(size: Any) -> Expr:
         return to_expr(symbol_of(size), symbols)
 
+    env = _get_shape_env(traced.program.graph_module)
+    for divisor, where in traced.divisors.items():
+        base = _base(divisor if env is None else env.replace(divisor))
+        try:
+            condition: Expr = fold(">=", to_expr(base, symbols), 1)
+        except Untranslatable as error:
+            why = Words(traced, symbols, env).why(error)
+            message = f"the model divides by what can't be checked before a call: {why}"
+            raise ExportError(Diagnostic("TC211", message, location=where)) from None
+        if dims_of(condition):
+            guards.setdefault(condition, Guard(condition, Origin("a division", where)))
     for node in traced.program.graph.nodes:
         packet = getattr(node.target, "overloadpacket", None)
         try:
@@ -74,6 +86,7 @@ def size_conditions(traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> tupl
             else:
                 needed = [(">=", expr(size), 1) for size in _searched_sizes(node)]
             needed += [(">=", to_expr(divisor, symbols), 1) for divisor in _divisors(node)]
+            needed += [("!=", expr(divisor), 0) for divisor in _whole_divisors(node)]
         except Untranslatable as error:
             raise ExportError(_unknown(node, Words(traced, symbols).why(error))) from None
         for condition in needed:
@@ -162,6 +175,16 @@ def _divisors(node: torch.fx.Node) -> list[Any]:
     elif node.target in (aten.view.default, aten.reshape.default) and -1 in node.args[1]:
         found += [symbol_of(_number(size)) for size in node.args[1]]
     return [base for each in found if not (base := _base(each)).is_number]
+
+
+def _whole_divisors(node: torch.fx.Node) -> list[Any]:
+    """What a tensor of integers is divided by, where it is a number made of sizes or values."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet not in (aten.div, aten.floor_divide, aten.remainder, aten.fmod):
+        return []
+    divisor = _number(node.args[1])
+    is_whole = not node.meta["val"].is_floating_point()
+    return [divisor] if is_whole and isinstance(divisor, torch.SymInt) else []
 
 
 _DIVISIONS = (FloorDiv, CleanDiv, Mod, PythonMod, IntTrueDiv, FloatTrueDiv)

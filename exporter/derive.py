@@ -83,8 +83,9 @@ def derive(
     assumptions = extract(traced, requests)
     size_guards, value_guards, computed_guards = index_guards(traced, assumptions.symbols)
     computed_guards += data_assertions(traced, len(computed_guards))
+    admitted = admit_small_sizes(traced, assumptions, requests, retrace)
     found = (
-        *admit_small_sizes(traced, assumptions, requests, retrace),
+        *admitted.guards,
         *size_guards,
         *size_conditions(traced, assumptions.symbols),
     )
@@ -92,7 +93,7 @@ def derive(
     guards = tuple(reversed(by_expr.values()))
     fitted = fit(requests, traced.sizes, guards)
     _tell(guards, value_guards, requests, fitted)
-    notes = _judge(fitted, requests, narrow=narrow)
+    notes = _judge(fitted, requests, admitted.untried, narrow=narrow)
     contract = Contract(
         dims=(*_dims(traced, requests, fitted), *_value_dims(assumptions)),
         parameters=traced.bound.parameters,
@@ -134,8 +135,17 @@ def _tell(
 # --- promises -------------------------------------------------------------------------------------
 
 
-def _judge(fitted: Fit, requests: Mapping[str, Request], *, narrow: bool) -> tuple[Diagnostic, ...]:
+def _judge(
+    fitted: Fit, requests: Mapping[str, Request], untried: frozenset[Guard], *, narrow: bool
+) -> tuple[Diagnostic, ...]:
     """Refuse broken promises; say what became narrower where that was asked for."""
+
+    def told(diagnostic: Diagnostic, guard: Guard) -> Diagnostic:
+        if guard not in untried:
+            return diagnostic
+        notes = (*diagnostic.notes, _UNTRIED)
+        return msgspec.structs.replace(diagnostic, notes=notes)
+
     refused: list[Diagnostic] = []
     notes: list[Diagnostic] = []
     for guard in fitted.guards:
@@ -146,9 +156,9 @@ def _judge(fitted: Fit, requests: Mapping[str, Request], *, narrow: bool) -> tup
         if pair is not None:
             refused.append(_must_be_equal(pair, guard))
         elif any(requests[name].given for name in names) and not narrow:
-            refused.append(_cannot_serve(guard, requests, fitted))
+            refused.append(told(_cannot_serve(guard, requests, fitted), guard))
         else:
-            notes.append(_checked_at_call(guard))
+            notes.append(told(_checked_at_call(guard), guard))
     for name, request in requests.items():
         span, limits = fitted.spans[name], fitted.limits[name]
         if span == request.span or (span.hi is not None and span.count() == request.span.count()):
@@ -156,20 +166,39 @@ def _judge(fitted: Fit, requests: Mapping[str, Request], *, narrow: bool) -> tup
         if span.count() == 1 and not narrow:
             refused.append(_fixed_by_trace(name, span.lo, limits))
             continue
-        if not request.given:
-            continue
         needed = [guard for guard in (limits.lo, limits.hi, limits.step) if guard is not None]
+        if not request.given:
+            notes += [_excluded_untried(name, each) for each in needed if each in untried]
+            continue
         for guard in dict.fromkeys(needed):
             if narrow:
                 message = f"{name}={request.span} was narrowed to {span}: {render(guard.expr)}"
                 location = guard.origin.location
-                notes.append(Diagnostic("TC210", message, location=location, severity="note"))
+                note = Diagnostic("TC210", message, location=location, severity="note")
+                notes.append(told(note, guard))
             else:
-                refused.append(_cannot_serve(guard, requests, fitted))
+                refused.append(told(_cannot_serve(guard, requests, fitted), guard))
     if refused:
         distinct = {(each.code, each.message): each for each in refused}
         raise ExportError(distinct.values())
     return tuple(notes)
+
+
+_UNTRIED = (
+    "torch excludes this size because of a memory layout, which the model may not mean: so many dims "
+    "have such sizes that it was not traced again to find out"
+)
+
+
+def _excluded_untried(name: str, guard: Guard) -> Diagnostic:
+    return Diagnostic(
+        "TC210",
+        f"not all sizes of {name} are served: {render(guard.expr)}",
+        location=guard.origin.location,
+        notes=(_UNTRIED,),
+        tries=("make fewer dims dynamic",),
+        severity="note",
+    )
 
 
 def _equal_dims(guard: Guard) -> tuple[str, str] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import sympy
@@ -17,7 +18,7 @@ import torch
 
 from ..artifacts.contract import Guard
 from ..artifacts.errors import ExportError
-from ..artifacts.expr import Expr, dims_of, evaluate
+from ..artifacts.expr import Expr, ExprError, dims_of, evaluate
 from .assumptions import Assumptions, extract
 from .prove import Span, holds
 from .ranges import Request
@@ -27,8 +28,16 @@ from .translate import Untranslatable, fold, substitute, to_expr
 Retrace = Callable[[Mapping[str, int]], Trace]
 Excluded: TypeAlias = "tuple[str, int]"  # a dim and a size of it
 
-_MOST_SIZES = 4  # of which every combination is traced
-_MOST_TRACES = 24
+_MOST_TRACES = 32
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """``guards`` are what is left; ``untried`` those of them for which the model was not traced again:
+    with so many sizes excluded, there are too many combinations of them."""
+
+    guards: tuple[Guard, ...]
+    untried: frozenset[Guard]
 
 
 def admit_small_sizes(
@@ -36,7 +45,7 @@ def admit_small_sizes(
     assumptions: Assumptions,
     requests: Mapping[str, Request],
     retrace: Retrace,
-) -> tuple[Guard, ...]:
+) -> Admitted:
     """The guards of a trace without those that exclude 0 or 1 for no reason of the model's.
 
     Args:
@@ -44,10 +53,17 @@ def admit_small_sizes(
     """
     excluded = _excluded(assumptions.guards, requests)
     admitted: set[Excluded] = set()
+    untried: list[Guard] = []
     found: dict[frozenset[Excluded], tuple[Guard, ...]] = {}
-    for candidate in list(excluded)[:_MOST_SIZES]:
+    traces = 0
+    for candidate in excluded:
         new: dict[frozenset[Excluded], tuple[Guard, ...]] = {}
-        for point in _points(candidate, admitted):
+        points = list(_points(candidate, admitted))
+        if traces + len(points) > _MOST_TRACES:
+            untried += excluded[candidate]
+            continue
+        for point in points:
+            traces += 1
             guards = _guards_at(dict(point), traced, assumptions, requests, retrace)
             if guards is None:
                 break
@@ -79,7 +95,8 @@ def admit_small_sizes(
             if each in admitted or further in found:
                 known.update(excluding)
         kept += _under(dict(point), [guard for guard in found[point] if guard not in known])
-    return tuple({guard.expr: guard for guard in reversed(kept)}.values())[::-1]
+    distinct = tuple({guard.expr: guard for guard in reversed(kept)}.values())[::-1]
+    return Admitted(distinct, frozenset(untried))
 
 
 def _corners(
@@ -120,9 +137,9 @@ def _guards_at(
     try:
         special = retrace(point)
         found = extract(special, {name: ask for name, ask in requests.items() if name not in point})
-    except ExportError:
+        same = _same_graph(traced, assumptions, special, found, point, requests)
+    except (ExportError, ExprError):  # the model does not run there, or a size has no value
         return None
-    same = _same_graph(traced, assumptions, special, found, point, requests)
     return found.guards if same else None
 
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -25,6 +25,7 @@ from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, dims_of
 from ..lowering.decompose import decompose
 from .breaks import eager_failure, explain_failure
+from .divisors import Divisors, recording_divisors
 from .eager import quietly, run_eager
 from .examples import AxisExprs, resized
 from .lines import recording_lines
@@ -51,7 +52,8 @@ class Trace:
     ``shapes``: for each leaf of the call (see `Bound.leaves`) the size of every axis, an int or an
     expression over the user's dims; None for a leaf that is no tensor. ``placeholders``: the name of
     the graph's input for each leaf. ``sizes``: the sizes of the dims in the trace, and
-    ``example_sizes`` in the user's example.
+    ``example_sizes`` in the user's example. ``divisors``: what the model's Python divides by, also
+    where nothing of it is left in the graph.
     """
 
     program: ExportedProgram
@@ -61,6 +63,7 @@ class Trace:
     sizes: dict[str, int]
     example_sizes: dict[str, int]
     strict: bool
+    divisors: Divisors = field(default_factory=dict)
 
 
 def trace(
@@ -107,7 +110,8 @@ def trace(
         if axes is not None and any(dims_of(axis) for axis in axes):
             collection[leaf] = [_dim_hint(axis, requests) for axis in axes]
     dynamic = collection.dynamic_shapes(module, args, kwargs) if len(collection) else None
-    program, strict = _export(module, args, kwargs, dynamic)
+    with recording_divisors() as divisors:
+        program, strict = _export(module, args, kwargs, dynamic)
     placeholders = _placeholders(program, leaves)
     paths = dict(zip(placeholders, (path for path, _ in bound.leaves), strict=True))
     if decomposed:
@@ -121,6 +125,7 @@ def trace(
         dict(traced_sizes),
         dict(sizes),
         strict,
+        divisors,
     )
 
 

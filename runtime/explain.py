@@ -63,11 +63,12 @@ def look(contract: Contract, flat: Sequence[Any]) -> list[Any]:
     return seen
 
 
-def explain(contract: Contract, leaves: Sequence[Any]) -> None:
+def explain(contract: Contract, leaves: Sequence[Any], sizes: Sequence[Expr] = ()) -> None:
     """Raise the GuardError of the first condition that a call does not meet.
 
     Args:
         leaves: what `look` answered.
+        sizes: what the call needs the values of, beside the contract's own.
 
     Raises:
         GuardError: TC304 to TC309. Returns when the call meets the contract.
@@ -88,6 +89,8 @@ def explain(contract: Contract, leaves: Sequence[Any]) -> None:
             _guard_violated(contract, guard, dims, leaves)
     for index_guard in contract.index_guards:
         _check_index(contract, index_guard, leaves[index_guard.input], dims)
+    for size in sizes:
+        _check_value(contract, size, dims, leaves)
 
 
 # --- single conditions ------------------------------------------------------------------------------
@@ -214,6 +217,10 @@ def _check_index(
     within_range = f"{render(guard.lo)} <= each value <= {render(guard.hi)}"
     try:
         lo, hi = evaluate(guard.lo, dims), evaluate(guard.hi, dims)
+        ends = {
+            part.axis: (evaluate(part.start, dims), evaluate(part.stop, dims))
+            for part in guard.parts
+        }
     except ExprError as error:
         needs = f"{render(guard.lo)} <= {path} <= {render(guard.hi)} ({error})"
         _refuse(
@@ -222,10 +229,9 @@ def _check_index(
         )  # fmt: skip
     array = seen.array()
     first = [0] * array.ndim
-    for part in guard.parts:
-        first[part.axis] = evaluate(part.start, dims)
-        stop = evaluate(part.stop, dims)
-        array = array[(slice(None),) * part.axis + (slice(first[part.axis], stop),)]
+    for axis, (start, stop) in ends.items():
+        first[axis] = start
+        array = array[(slice(None),) * axis + (slice(start, stop),)]
     outside = (array < lo) | (array > hi)
     if not outside.any():
         return
@@ -236,6 +242,22 @@ def _check_index(
         contract, "TC309", path, got=got, needs=f"{lo} <= {path} <= {hi}", origin=guard.origin,
         guard=within_range,
     )  # fmt: skip
+
+
+def _check_value(
+    contract: Contract, size: Expr, dims: Mapping[str, int], leaves: Sequence[Any]
+) -> None:
+    try:
+        evaluate(size, dims)
+    except ExprError as error:
+        by_name = {dim.name: dim for dim in contract.dims}
+        dim = by_name[next(name for name in walk(size) if isinstance(name, str))]
+        path, axis, got = _place(contract, dim, leaves)
+        needs = f"a value of {render(size)} ({error})"
+        _refuse(
+            contract, "TC307", path, axis, got=got, needs=needs, label=_label(contract, dim),
+            notes=(f"with {_values(size, dims)}",), guard=render(size),
+        )  # fmt: skip
 
 
 _CHECK = re.compile(r"tcexport check (\d+)")

@@ -132,9 +132,8 @@ class Model:
         entry = self.manifest.entry
         sized = [output for output in self.contract.outputs if isinstance(output, SizeOutput)]
         try:
-            self._checks = compile_checks(
-                self.contract, [*entry.sizes, *(output.value for output in sized)]
-            )
+            self._needed = [*entry.sizes, *(output.value for output in sized)]
+            self._checks = compile_checks(self.contract, self._needed)
             self._build = builder(self.contract.result)
             weights, span = _map_weights(bundle)
         except (ContractError, WeightsError) as error:
@@ -228,7 +227,7 @@ class Model:
         except Exception:  # as above: `explain` finds the reason
             sizes = None
         if sizes is None:
-            explain(self.contract, leaves)
+            explain(self.contract, leaves, self._needed)
             raise InternalError(
                 Diagnostic("TC601", f"{self.path}: a call was refused, and no guard says why")
             )

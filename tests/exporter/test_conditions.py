@@ -48,6 +48,11 @@ def checked(function: Callable[..., Any], example: torch.Tensor, **ranges: Any) 
         (lambda x: x * (100 // x.shape[1]), {"b": "0..9", "n": "1..9"}),
         (lambda x: x * (x.shape[1] % x.shape[0]), {"b": "1..9", "n": "0..9"}),
         (lambda x: x * x.shape[1] ** -0.5, {"b": "0..9", "n": "1..9"}),
+        # Of these torch leaves nothing of the division.
+        (lambda x: x * (x.shape[0] * x.shape[1] // x.shape[1]), {"b": "0..9", "n": "1..9"}),
+        (lambda x: x * (x.shape[1] * 3 % x.shape[1]), {"b": "0..9", "n": "1..9"}),
+        (lambda x: x.new_zeros(0 // x.shape[0]), {"b": "1..9", "n": "0..9"}),
+        (lambda x: x.long() // x.shape[0], {"b": "1..9", "n": "0..9"}),
         (lambda x: x.reshape(-1, x.shape[1]), {"b": "0..9", "n": "1..9"}),
         (lambda x: x.softmax(1).sum(0), {"b": "0..9", "n": "0..9"}),
         (lambda x: x[:, -2:].mean(1), {"b": "0..9", "n": "0..9"}),
@@ -136,7 +141,11 @@ class Demanding(nn.Module):
 
 def test_what_ops_require_of_values_holds_in_the_bundle(export_once: Callable[..., Path]) -> None:
     module = Demanding().eval()
-    x, y, repeats = torch.tensor([7, -8, 9, 5]), torch.tensor([2, 3, 2, 9]), torch.tensor([0, 2, 1, 3])
+    x, y, repeats = (
+        torch.tensor([7, -8, 9, 5]),
+        torch.tensor([2, 3, 2, 9]),
+        torch.tensor([0, 2, 1, 3]),
+    )
     model = tcexport.load(export_once("demanding", module, (x, y, repeats)))
     for good in (repeats, torch.zeros(4, dtype=torch.int64)):
         for got, want in zip(model(x, y, good), module(x, y, good), strict=True):
@@ -193,7 +202,9 @@ def test_the_value_of_an_input_has_a_range_with_open_ends() -> None:
     def head(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return x.new_zeros(k.item())
 
-    source = source_in_memory(Two(head).eval(), (torch.randn(3), torch.tensor(2)), {}, {"x": ("n",)})
+    source = source_in_memory(
+        Two(head).eval(), (torch.randn(3), torch.tensor(2)), {}, {"x": ("n",)}
+    )
     contract = check(source, dynamic=dynamic_from_python({"n": None})).contract
     assert {dim.name: dim.span() for dim in contract.dims} == {"n": "1..", "k": ".."}
     assert [render(guard.expr) for guard in contract.guards] == ["k >= 0"]

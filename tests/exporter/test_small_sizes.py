@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import tcexport
+from tcexport.exporter import ones
 from tcexport.exporter.export import CheckReport, check
 from tcexport.exporter.options import DimRequest
 from tcexport.exporter.source import source_in_memory
@@ -98,3 +99,18 @@ def test_a_model_that_works_at_1_alone_cannot_have_that_dim_dynamic() -> None:
     assert refusal.value.code == "TC201"
     assert "the model itself fails with n=" in str(refusal.value)
     assert "return x.view(1, 4) + 1" in str(refusal.value)
+
+
+def test_what_was_not_traced_again_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More sizes excluded than are tried: the refusal does not put it down to the model."""
+    monkeypatch.setattr(ones, "_MOST_TRACES", 1)
+    with pytest.raises(tcexport.ExportError) as error:
+        checked(Encoder(), torch.randn(2, 5, 16), axes=AXES, dynamic=RANGES)
+    (found,) = error.value.diagnostics
+    assert found.code == "TC210" and "!= 1" in found.message
+    assert any("was not traced again" in note for note in found.notes)
+    bare = checked(
+        Encoder(), torch.randn(2, 5, 16), axes=AXES, dynamic=dict.fromkeys(("batch", "seq"))
+    )
+    (note,) = bare.notes
+    assert "not all sizes of" in note.message and "was not traced again" in note.notes[0]

@@ -23,6 +23,7 @@ from tcexport.artifacts.contract import (
     Fixed,
     Guard,
     IndexGuard,
+    Part,
     TensorInput,
     ValueSource,
     checked,
@@ -173,6 +174,27 @@ def test_a_value_needs_one_element() -> None:
         {"i": TensorInput("i", "int64", (2,))}, [], [Dim("k", ValueSource(0), 0, 9, LINE, GIVEN)]
     )
     assert "got shape (2,), needs one element" in str(refusal(contract, np.zeros(2, np.int64)))
+
+
+def test_what_divides_by_zero_has_no_value_wherever_it_stands() -> None:
+    quotient = ("//", "n", "m")
+    contract = contract_of(
+        {"x": TensorInput("x", "int64", ("n", "m"))},
+        [],
+        [dim("n", 0, 0, 0, 64), dim("m", 0, 1, 0, 64)],
+        index_guards=(IndexGuard(0, 0, 9, LINE, (Part(0, 0, quotient),)),),
+    )
+    assert check(contract, np.zeros((4, 2), np.int64)) is None
+    assert refusal(contract, np.zeros((4, 0), np.int64)).code == "TC309"
+    bare = checked(msgspec.structs.replace(contract, index_guards=()))
+    flat = [np.zeros((4, 0), np.int64)]
+    with pytest.raises(ExprError):
+        compile_checks(bare, [quotient]).numpy(flat)
+    with pytest.raises(
+        GuardError, match=r"x axis 0 \(n\): got 4, needs a value of n // m"
+    ) as error:
+        explain(bare, look(bare, flat), [quotient])
+    assert error.value.code == "TC307"
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
