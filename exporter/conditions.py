@@ -182,9 +182,11 @@ def _whole_divisors(node: torch.fx.Node) -> list[Any]:
     packet = getattr(node.target, "overloadpacket", None)
     if packet not in (aten.div, aten.floor_divide, aten.remainder, aten.fmod):
         return []
-    divisor = _number(node.args[1])
-    is_whole = not node.meta["val"].is_floating_point()
-    return [divisor] if is_whole and isinstance(divisor, torch.SymInt) else []
+    divisor, result = _number(node.args[1]), node.meta["val"]
+    if result.is_floating_point() or not isinstance(divisor, torch.SymInt):
+        return []
+    sizes = {symbol_of(size) for size in result.shape}
+    return [] if symbol_of(divisor) in sizes else [divisor]  # where that is 0, nothing is divided
 
 
 _DIVISIONS = (FloorDiv, CleanDiv, Mod, PythonMod, IntTrueDiv, FloatTrueDiv)
