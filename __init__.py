@@ -16,7 +16,8 @@ from .artifacts.errors import (
 )
 
 if TYPE_CHECKING:
-    from .exporter.export import check, export
+    from .exporter.check import check
+    from .exporter.export import export
     from .runtime import Model, load
 
     __version__: str
@@ -47,9 +48,9 @@ def __getattr__(name: str) -> Any:
                 raise error
 
             return refused
-        from .exporter import export as module
+        from importlib import import_module
 
-        found: Any = getattr(module, name)
+        found: Any = getattr(import_module(f".exporter.{name}", __package__), name)
     elif name in ("load", "Model"):
         from . import runtime
 

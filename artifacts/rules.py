@@ -13,7 +13,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Rule:
     """One kind of failure: `what` it is, `why` it matters, what to do (`fix`), and an example of
-    the message."""
+    the message.
+
+    ``level`` is the mildest in which an export finds it: ``refuse``, ``warn`` or ``note``. Where it
+    is not ``refuse``, ``--error`` raises it; ``allowed`` says that ``--allow`` may silence it,
+    because the bundle gives eager's numbers nonetheless, or refuses the call.
+    """
 
     code: str
     title: str
@@ -21,15 +26,27 @@ class Rule:
     why: str
     fix: str
     example: str = ""
+    level: str = "refuse"
+    allowed: bool = False
 
 
 RULES: dict[str, Rule] = {}
 
 
-def _rule(code: str, title: str, what: str, why: str, fix: str, example: str = "") -> None:
+def _rule(
+    code: str,
+    title: str,
+    what: str,
+    why: str,
+    fix: str,
+    example: str = "",
+    *,
+    level: str = "refuse",
+    allowed: bool = False,
+) -> None:
     if code in RULES:
         raise ValueError(f"code {code} is registered twice")
-    RULES[code] = Rule(code, title, what, why, fix, example)
+    RULES[code] = Rule(code, title, what, why, fix, example, level, allowed)
 
 
 _rule(
@@ -120,6 +137,16 @@ _rule(
     "Choose a folder that exists, is writable and has room.",
 )
 _rule(
+    "TC013",
+    "level can't be changed",
+    "`--error` or `--allow` (or `[tool.tcexport]` in pyproject.toml) names a code that it cannot "
+    "raise or silence.",
+    "A refusal stands for a wrong answer, or for no answer at all; a warning is all that says that "
+    "the bundle may answer otherwise than the model would. Neither goes away by not being told.",
+    "Mend the line that the code is about. `--allow` takes the notes on what is guarded, or makes no "
+    "difference to the numbers: TC110, TC115, TC116, TC210.",
+)
+_rule(
     "TC101",
     "graph break",
     "The model does something that cannot be part of one graph: Dynamo, with fullgraph semantics, "
@@ -161,6 +188,7 @@ _rule(
     "The trace read something outside of the model and its inputs and kept the value it found.",
     "The bundle answers as the exporting machine would have.",
     "Make it an input, or a constant of the model.",
+    level="warn",
 )
 _rule(
     "TC107",
@@ -193,6 +221,8 @@ _rule(
     "It happens at export; a bundle is silent.",
     "Nothing, if that is fine. Otherwise return the value and print it outside.",
     "note[TC110] print() happens at export only, not when the bundle is called",
+    level="note",
+    allowed=True,
 )
 _rule(
     "TC111",
@@ -230,6 +260,8 @@ _rule(
     "The arm taken at export is the only one in the bundle: eval mode, no grad.",
     "Nothing, if that is the arm meant.",
     "note[TC115] training (False) was asked at export: the answer is kept",
+    level="note",
+    allowed=True,
 )
 _rule(
     "TC116",
@@ -238,6 +270,8 @@ _rule(
     "The arm for contiguous tensors is the only one in the bundle, so that calls with others are "
     "refused (TC312).",
     "Nothing, if both arms give the same numbers.",
+    level="note",
+    allowed=True,
 )
 _rule(
     "TC117",
@@ -297,6 +331,8 @@ _rule(
     "A deployment that believes the range would be refused at night.",
     "Take the range shown (it was tried), change the line named, or pass `--narrow`.",
     "error[TC210] seq=1..4096 can't be served: the trace needs seq <= 512",
+    level="note",
+    allowed=True,
 )
 _rule(
     "TC211",

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ..artifacts.container import publish
 from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
+from ..artifacts.levels import Levels, parse_levels
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
 from .derive import Derived, contiguous_only, derive, relocated, used_symbols, with_asserted
@@ -87,6 +88,8 @@ def export(
     out: str | os.PathLike[str],
     targets: Sequence[str] = ("cpu",),
     narrow: bool = False,
+    error: Sequence[str] = (),
+    allow: Sequence[str] = (),
 ) -> Report:
     """Export a module to one file that runs without PyTorch.
 
@@ -100,6 +103,8 @@ def export(
         out: the file to write.
         targets: what to build for, such as ``"cpu"`` or ``"cpu:x86-64-v3"``.
         narrow: take the provable part of a range in place of refusing.
+        error: codes whose notes and warnings refuse the export, such as ``"TC106"``.
+        allow: codes whose notes are left out of the report.
 
     Returns:
         A report with ``.path``.
@@ -115,6 +120,7 @@ def export(
         targets=targets,
         out=out,
         narrow=narrow,
+        levels=parse_levels(error, allow, "{}="),
     )
 
 
@@ -125,12 +131,14 @@ def export_source(
     targets: Sequence[str] = ("cpu",),
     out: str | os.PathLike[str],
     narrow: bool = False,
+    levels: Levels | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Export a source. See `export`; ``progress`` is called with a stage's name and None where it
     starts, and with its seconds where it ends."""
-    with _in_the_users_words(source):
-        return _export(source, dynamic, targets, Path(out), narrow, _Stages(progress))
+    levels = levels or Levels()
+    with in_the_users_words(source, levels):
+        return _export(source, dynamic, targets, Path(out), narrow, levels, Stages(progress))
 
 
 def _export(
@@ -139,7 +147,8 @@ def _export(
     targets: Sequence[str],
     path: Path,
     narrow: bool,
-    stages: _Stages,
+    levels: Levels,
+    stages: Stages,
 ) -> Report:
     from ..lowering.lower import lower
 
@@ -147,8 +156,8 @@ def _export(
     _require_writable(path)
     for machine in machines(target.name for target in wanted):
         tvm_runtime(machine)  # what is missing is said before the work, not after it
-    prepared = _prepare(source, dynamic)
-    traced, derived, notes = _trace_and_derive(source, prepared, narrow, stages)
+    traced, derived, notes = traced_and_derived(source, dynamic, narrow, stages)
+    raised(levels.applied(notes))
     with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
         workdir = Path(folder)
         with in_words(derived.words):
@@ -157,7 +166,7 @@ def _export(
             )
         require_bounded(traced, lowered.indexing)
         derived = with_asserted(derived, traced, lowered.asserted)
-        contract = relocated(derived.contract, _displayer(source))
+        contract = relocated(derived.contract, displayer(source))
         draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.unverified")
         try:
             with stages("write the bundle"):
@@ -193,7 +202,7 @@ def _export(
         dims=contract.dims,
         targets=tuple(f"cpu:{target.name}" for target in wanted),
         contract=contract,
-        notes=_relocated_notes(notes, source),
+        notes=levels.applied(relocated(notes, displayer(source))),
         verified=verified,
         stages=tuple(stages.done),
     )
@@ -206,24 +215,23 @@ def check(
     narrow: bool = False,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Trace a source and derive its contract, without compiling anything.
+    """Trace a source and derive its contract, and look no further: see `check.check_source`.
 
     Raises:
         ExportError, UsageError: as `export`.
     """
-    stages = _Stages(progress)
-    with _in_the_users_words(source):
-        prepared = _prepare(source, dynamic)
-        _, derived, notes = _trace_and_derive(source, prepared, narrow, stages)
-    contract = relocated(derived.contract, _displayer(source))
-    notes = _relocated_notes(notes, source)
+    stages = Stages(progress)
+    with in_the_users_words(source, Levels()):
+        _, derived, notes = traced_and_derived(source, dynamic, narrow, stages)
+    contract = relocated(derived.contract, displayer(source))
+    notes = relocated(notes, displayer(source))
     return CheckReport(contract.dims, contract, notes, tuple(stages.done))
 
 
 # --- stages ---------------------------------------------------------------------------------------
 
 
-class _Stages:
+class Stages:
     """Runs the stages and keeps their times."""
 
     def __init__(self, progress: Progress | None) -> None:
@@ -304,10 +312,11 @@ def _require_eval_mode(module: torch.nn.Module) -> None:
         )
 
 
-def _trace_and_derive(
-    source: Source, prepared: _Prepared, narrow: bool, stages: _Stages
+def traced_and_derived(
+    source: Source, dynamic: Mapping[str, DimRequest | None], narrow: bool, stages: Stages
 ) -> tuple[Trace, Derived, tuple[Diagnostic, ...]]:
     """The trace and its contract, with notes. The user's objects are afterwards as before."""
+    prepared = _prepare(source, dynamic)
     with preserved(source.module):
         with stages("run the model"):
             rehearsal = rehearse(source.module, prepared.bound)
@@ -315,7 +324,7 @@ def _trace_and_derive(
 
 
 def _traced(
-    source: Source, prepared: _Prepared, narrow: bool, stages: _Stages, rehearsal: Rehearsal
+    source: Source, prepared: _Prepared, narrow: bool, stages: Stages, rehearsal: Rehearsal
 ) -> tuple[Trace, Derived, tuple[Diagnostic, ...]]:
     try:
         with stages("trace"), preserved(source.module):
@@ -414,28 +423,23 @@ def _with_tries(error: ExportError, source: Source, prepared: _Prepared) -> tupl
     )
 
 
-def _relocated_notes(notes: Sequence[Diagnostic], source: Source) -> tuple[Diagnostic, ...]:
-    display = _displayer(source)
-    return tuple(
-        msgspec.structs.replace(
-            note, location=msgspec.structs.replace(note.location, file=display(note.location.file))
-        )
-        if note.location is not None
-        else note
-        for note in notes
-    )
+def raised(found: Sequence[Diagnostic]) -> None:
+    """Refuse the export where some of what was found is an error, which is then told first."""
+    if any(each.severity == "error" for each in found):
+        raise ExportError(sorted(found, key=lambda each: each.severity != "error"))
 
 
 @contextmanager
-def _in_the_users_words(source: Source) -> Iterator[None]:
-    """Lets errors of an export name files as the user knows them."""
+def in_the_users_words(source: Source, levels: Levels) -> Iterator[None]:
+    """Lets errors of an export name files as the user knows them, and have the levels asked for."""
     try:
         yield
     except (ExportError, UsageError) as error:
-        raise type(error)(_relocated_notes(error.diagnostics, source)) from error.__cause__
+        found = relocated(error.diagnostics, displayer(source))
+        raise type(error)(levels.applied(found)) from error.__cause__
 
 
-def _displayer(source: Source) -> Callable[[str], str]:
+def displayer(source: Source) -> Callable[[str], str]:
     """Files as the user knows them: relative to the source's folder, or to where packages live."""
     home = Path(source.file).resolve().parent if source.file else Path.cwd()
 

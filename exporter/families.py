@@ -96,13 +96,13 @@ FAMILIES: dict[str, Family] = {
         "TC106",
         "{what} was read at export and is kept as it was then",
         ("an argument of __init__ makes it part of the model",),
-        severity="note",
+        severity="warning",
     ),
     "machine": Family(
         "TC106",
         "{what} was asked of the exporting machine, and the answer is kept",
         ("an argument of __init__ makes it part of the model",),
-        severity="note",
+        severity="warning",
     ),
     "mode": Family(
         "TC115",

@@ -31,7 +31,7 @@ def flops(node: torch.fx.Node) -> int | None:
     except LookupError:
         return None
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        node.target(*args, **kwargs)  # type: ignore[operator]
+        node.target(*args, **kwargs)
     return int(counter.get_total_flops())
 
 

@@ -1,4 +1,4 @@
-"""``tcexport check``: the contract an export would have, or whether a bundle serves what is asked."""
+"""``tcexport check``: what an export would say, or whether a bundle serves what is asked."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..artifacts.errors import Diagnostic, UsageError
-from .failures import print_diagnostics
+from ..artifacts.errors import Diagnostic, ExportError, UsageError
+from .failures import Place, as_data, machine_text, print_diagnostics
 from .progress import Progress
-from .sources import Asked, load, output_options, source_arguments
-from .tables import dim_lines, guard_rows, origin_text, value_rows
+from .sources import Asked, finding_options, load, source_arguments
+from .tables import contract_lines, op_lines, origin_text, value_rows
 
 if TYPE_CHECKING:
     from ..artifacts.contract import Contract
-    from ..exporter.export import CheckReport
+    from ..exporter.check import Findings
     from ..runtime.coverage import Coverage
 
 NOT_SERVED = 4
@@ -33,17 +33,27 @@ NOT_SERVED = 4
     metavar="NAME=LO..HI[:STEP]",
     help="Sizes that a bundle has to serve. Repeatable, or several with commas.",
 )
-@output_options
-def command(asked: Asked, serves: Sequence[str], quiet: bool, verbose: bool, form: str) -> None:
-    """Trace SOURCE and show the contract, without building anything; or, where SOURCE is a bundle,
-    prove that it serves the sizes given.
+@finding_options
+@click.pass_context
+def command(
+    context: click.Context,
+    asked: Asked,
+    serves: Sequence[str],
+    quiet: bool,
+    verbose: bool,
+    form: str,
+) -> None:
+    """Say all that an export of SOURCE would refuse and report, without compiling: the contract, and
+    which ops can be lowered. Or, where SOURCE is a bundle, prove that it serves the sizes given.
 
     \b
       tcexport check model.py --dynamic seq
+      tcexport check model.py --dynamic seq --format github --error TC106
       tcexport check m.tcpkg --serves seq=1..4096 --serves batch=1..8
 
-    SOURCE and its options are those of `tcexport export`. With --serves, the exit status is 4 where
-    some of the sizes are not served; what cannot be decided counts as that.
+    SOURCE and its options are those of `tcexport export`. The exit status is 1 where the export would
+    be refused, 0 where there are notes and warnings only. With --serves it is 4 where some of the
+    sizes are not served; what cannot be decided counts as that.
     """
     if asked.spec.endswith(".tcpkg"):
         _check_bundle(asked, serves, form)
@@ -57,25 +67,41 @@ def command(asked: Asked, serves: Sequence[str], quiet: bool, verbose: bool, for
             )
         )
     with Progress(quiet) as progress, redirect_stdout(sys.stderr):
+        levels = asked.levels()
         source, dynamic = load(asked, progress)
-        from ..exporter.export import check
+        from ..exporter.check import check_source
 
-        found = check(source, dynamic=dynamic, narrow=asked.narrow, progress=progress)
+        found = check_source(
+            source, dynamic=dynamic, narrow=asked.narrow, levels=levels, progress=progress
+        )
     if form == "json":
         click.echo(json.dumps(_as_json(found), indent=1))
-        return
-    print_diagnostics(found.notes)
-    for line in dim_lines(found.contract.dims):
-        click.echo(line)
-    for guard, origin in guard_rows(found.contract):
-        click.echo(f"guard: {guard}   ({origin})")
+    elif form == "text":
+        print_diagnostics((*found.errors, *found.notes))
+        for line in _lines(found):
+            click.echo(line)
+    else:
+        place = context.ensure_object(Place)
+        click.echo(machine_text((*found.errors, *found.notes), form, place.file))
+    if found.errors:
+        context.exit(ExportError.exit_status)
 
 
-def _as_json(found: CheckReport) -> dict[str, Any]:
+def _lines(found: Findings) -> list[str]:
+    if found.contract is None:
+        return []
+    return [*contract_lines(found.contract), *op_lines(found.ops)]
+
+
+def _as_json(found: Findings) -> dict[str, Any]:
+    """The findings; what is refused stands where that of every command does."""
     import msgspec
 
+    if found.contract is None:
+        return {"error": {"diagnostics": as_data((*found.errors, *found.notes))}}
     data: dict[str, Any] = msgspec.to_builtins(found)
-    return data
+    errors = data.pop("errors")
+    return {"error": {"diagnostics": errors}, **data} if errors else data
 
 
 # --- bundles --------------------------------------------------------------------------------------
@@ -86,9 +112,14 @@ def _check_bundle(asked: Asked, serves: Sequence[str], form: str) -> None:
     from ..exporter.options import parse_dynamic
     from ..runtime.coverage import coverage
 
-    if asked.inputs or asked.axes or asked.dynamic or asked.narrow or asked.train:
+    of_a_trace = (asked.inputs, asked.axes, asked.dynamic, asked.error, asked.allow)
+    if any(of_a_trace) or asked.narrow or asked.train:
         raise UsageError(
             Diagnostic("TC008", f"{asked.spec} is a bundle: it takes --serves, and is not traced")
+        )
+    if form not in ("text", "json"):
+        raise UsageError(
+            Diagnostic("TC008", f"--format {form} is for findings in a source, not for a bundle")
         )
     wanted = {}
     for name, span in parse_dynamic(serves, "--serves").items():
@@ -104,7 +135,8 @@ def _check_bundle(asked: Asked, serves: Sequence[str], form: str) -> None:
     with open_bundle(Path(asked.spec)) as opened:
         contract = opened.manifest.contract
     if not wanted:
-        dims = ",".join(f"{dim.name}={dim.span()}" for dim in contract.dims)
+        sized = [dim for dim in contract.dims if not dim.open_below]
+        dims = ",".join(f"{dim.name}={dim.span()}" for dim in sized)
         raise UsageError(
             Diagnostic(
                 "TC008",

@@ -22,7 +22,7 @@ import click
 
 from ..artifacts.errors import Diagnostic, TcexportError, UsageError
 from ..artifacts.names import suggestions
-from .failures import print_failure
+from .failures import FORMS, Place, print_failure
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -97,9 +97,9 @@ def tcexport() -> None:
 
 def run_command(args: Sequence[str]) -> int:
     """Run a command line (without the program's name); returns the exit status."""
-    as_json = _asks_for_json(args)
+    form, place = _asked_form(args), Place()
     try:
-        with tcexport.make_context("tcexport", list(args)) as ctx:
+        with tcexport.make_context("tcexport", list(args), obj=place) as ctx:
             tcexport.invoke(ctx)
         sys.stdout.flush()
         return 0
@@ -107,10 +107,10 @@ def run_command(args: Sequence[str]) -> int:
         return stop.exit_code
     except click.ClickException as error:
         usage = _usage_error(error)
-        print_failure(usage.diagnostics, as_json=as_json)
+        print_failure(usage.diagnostics, form, place)
         return usage.exit_status
     except TcexportError as error:
-        print_failure(error.diagnostics, as_json=as_json)
+        print_failure(error.diagnostics, form, place)
         if _asks_for_traceback(args) and error.__cause__ is not None:
             _print_traceback(error.__cause__)
         return error.exit_status
@@ -129,7 +129,7 @@ def run_command(args: Sequence[str]) -> int:
             notes=(f"in {last.name}, {last.filename}:{last.lineno}", "this is a bug in tcexport"),
             tries=() if _asks_for_traceback(args) else ("again with -v for the traceback",),
         )
-        print_failure((diagnostic,), as_json=as_json)
+        print_failure((diagnostic,), form, place)
         if _asks_for_traceback(args):
             _print_traceback(error)
         return INTERNAL
@@ -146,9 +146,11 @@ def _terminated(signum: int, frame: Any) -> NoReturn:
     raise SystemExit(TERMINATED)
 
 
-def _asks_for_json(args: Sequence[str]) -> bool:
+def _asked_form(args: Sequence[str]) -> str:
     # Read from the arguments themselves, for the failure may be that they cannot be parsed.
-    return "--format=json" in args or ("--format", "json") in itertools.pairwise(args)
+    typed = {each.removeprefix("--format=") for each in args if each.startswith("--format=")}
+    typed |= {form for option, form in itertools.pairwise(args) if option == "--format"}
+    return next((form for form in FORMS if form in typed), "text")
 
 
 def _asks_for_traceback(args: Sequence[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from ..artifacts.levels import level_text
 from ..artifacts.rules import RULES
 
 _GROUPS = {
@@ -33,6 +34,8 @@ def diagnostics_page() -> str:
             lines += ["", f"## {group}: {_GROUPS[group]}"]
         lines += ["", f"### {rule.code}: {rule.title}", "", rule.what]
         lines += ["", f"**Why.** {rule.why}", "", f"**What to do.** {rule.fix}"]
+        if level_text(rule):
+            lines += ["", f"**Level.** {level_text(rule)}"]
         if rule.example:
             lines += ["", "```", rule.example, "```"]
     return "\n".join(lines) + "\n"

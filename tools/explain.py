@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.levels import level_text
 from ..artifacts.names import suggestions
 from ..artifacts.rules import RULES, Rule
 
@@ -39,6 +40,8 @@ def command(code: str | None) -> None:
 def page(rule: Rule) -> str:
     """The page of one rule, as text."""
     parts = [f"{rule.code}: {rule.title}", rule.what, f"Why: {rule.why}", f"Do: {rule.fix}"]
+    if level_text(rule):
+        parts.append(f"Level: {level_text(rule)}")
     if rule.example:
         parts.append(f"Example:\n  {rule.example}")
     return "\n\n".join(parts)

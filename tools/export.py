@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .failures import print_diagnostics
+from .failures import Place, machine_text, print_diagnostics
 from .progress import Progress
-from .sources import Asked, load, output_options, source_arguments
+from .sources import Asked, finding_options, load, source_arguments
 from .tables import dim_lines, size_text
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Where to write; by default the source's name with .tcpkg, in the current folder.",
 )
-@output_options
+@finding_options
+@click.pass_context
 def command(
+    context: click.Context,
     asked: Asked,
     targets: tuple[str, ...],
     output: Path | None,
@@ -63,6 +65,7 @@ def command(
         from ..exporter.options import parse_targets
 
         parse_targets(targets)  # a typo is answered before torch is imported
+        levels = asked.levels()
         source, dynamic = load(asked, progress)
         from ..exporter.export import export_source
 
@@ -72,10 +75,14 @@ def command(
             targets=targets,
             out=out,
             narrow=asked.narrow,
+            levels=levels,
             progress=progress,
         )
     if form == "json":
         click.echo(json.dumps(_as_json(report), indent=1))
+        return
+    if form != "text":
+        click.echo(machine_text(report.notes, form, context.ensure_object(Place).file))
         return
     if not quiet:
         _print_summary(report, verbose)

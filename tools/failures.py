@@ -1,26 +1,65 @@
-"""How failures are shown: text on stderr (in colour on a terminal), or JSON on stdout."""
+"""How failures are shown: text on stderr (in colour on a terminal), or, on stdout, JSON, SARIF, or
+annotations of GitHub Actions."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..artifacts.errors import Diagnostic
+from ..artifacts.errors import Diagnostic, Location
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold blue"}
 
 
-def print_failure(diagnostics: Sequence[Diagnostic], *, as_json: bool) -> None:
-    """Show what went wrong: ``{"error": {"diagnostics": […]}}`` on stdout, or text on stderr."""
-    if as_json:
+FORMS = ("text", "json", "sarif", "github")
+
+
+@dataclass
+class Place:
+    """Where a command looks for the user's files: ``folder`` is that of the source."""
+
+    folder: Path = field(default_factory=Path)
+
+    def file(self, location: Location) -> str | None:
+        """The file of a location as it is reached from the current folder; None if it is not there:
+        a library's, or one that is gone."""
+        path = self.folder / location.file
+        if not path.is_file():
+            return None
+        try:
+            return path.resolve().relative_to(Path.cwd().resolve()).as_posix()
+        except ValueError:
+            return path.resolve().as_posix()
+
+
+def print_failure(diagnostics: Sequence[Diagnostic], form: str, place: Place) -> None:
+    """Show what went wrong: ``{"error": {"diagnostics": […]}}``, or what else ``form`` asks for."""
+    if form == "json":
         print(json.dumps({"error": {"diagnostics": as_data(diagnostics)}}, indent=1))
-    else:
+    elif form == "text":
         print_diagnostics(diagnostics)
+    else:
+        print(machine_text(diagnostics, form, place.file))
+
+
+def machine_text(
+    diagnostics: Sequence[Diagnostic], form: str, file_of: Callable[[Location], str | None]
+) -> str:
+    """Diagnostics as ``sarif`` or ``github``."""
+    if form == "sarif":
+        from .sarif import sarif
+
+        return json.dumps(sarif(diagnostics, file_of), indent=1)
+    from .annotations import annotation
+
+    return "\n".join(annotation(each, file_of) for each in diagnostics)
 
 
 def as_data(diagnostics: Sequence[Diagnostic]) -> list[Any]:

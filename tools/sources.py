@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .failures import FORMS, Place
 from .progress import Report
 
 if TYPE_CHECKING:
+    from ..artifacts.levels import Levels
     from ..exporter.options import DimRequest
     from ..exporter.source import Source
 
@@ -29,6 +32,18 @@ class Asked:
     dynamic: tuple[str, ...]
     narrow: bool
     train: bool
+    error: tuple[str, ...]
+    allow: tuple[str, ...]
+
+    def levels(self) -> Levels:
+        """``--error`` and ``--allow``, over what the project says.
+
+        Raises:
+            UsageError: TC006, TC008, TC013.
+        """
+        from .project import levels_for
+
+        return levels_for(Path(self.spec), self.error, self.allow)
 
 
 def source_arguments(function: F) -> F:
@@ -42,9 +57,13 @@ def source_arguments(function: F) -> F:
         dynamic: tuple[str, ...],
         narrow: bool,
         train: bool,
+        error: tuple[str, ...],
+        allow: tuple[str, ...],
         **rest: Any,
     ) -> Any:
-        return function(asked=Asked(source, inputs, axes, dynamic, narrow, train), **rest)
+        click.get_current_context().ensure_object(Place).folder = Path(source).parent
+        asked = Asked(source, inputs, axes, dynamic, narrow, train, error, allow)
+        return function(asked=asked, **rest)
 
     decorated: Any = functools.update_wrapper(take, function)
     for decorate in reversed(_ARGUMENTS):
@@ -83,6 +102,20 @@ _ARGUMENTS = (
         help="Take the part of each range that can be proved, instead of refusing.",
     ),
     click.option("--train", is_flag=True, help="Leave the model in the mode it is in: no eval()."),
+    click.option(
+        "--error",
+        multiple=True,
+        metavar="CODE",
+        help="Refuse the export for a note or a warning, too. Repeatable, or several with commas; "
+        "also `error = [...]` in [tool.tcexport] of the nearest pyproject.toml.",
+    ),
+    click.option(
+        "--allow",
+        multiple=True,
+        metavar="CODE",
+        help="Do not tell a note. What refuses, and what may be another answer than the model's, "
+        "cannot be silenced. Also `allow = [...]`, as above.",
+    ),
 )
 
 
@@ -108,22 +141,34 @@ def load(asked: Asked, report: Report) -> tuple[Source, dict[str, DimRequest | N
     return source, dynamic
 
 
-def _output_options() -> tuple[Callable[[F], F], ...]:
+def _output_options(forms: Sequence[str]) -> tuple[Callable[[F], F], ...]:
     return (
         click.option("-q", "--quiet", is_flag=True, help="No progress and no summary."),
         click.option("-v", "--verbose", is_flag=True, help="Tracebacks of failures, and details."),
         click.option(
             "--format",
             "form",
-            type=click.Choice(["text", "json"]),
+            type=click.Choice(forms),
             default="text",
-            help="The result, and any error, as text or as JSON on stdout.",
+            help="The result, and any error, as text, or on stdout as JSON"
+            + (
+                "; all that is found as SARIF 2.1.0 or as annotations of GitHub Actions."
+                if len(forms) > 2
+                else "."
+            ),
         ),
     )
 
 
 def output_options(function: F) -> F:
     """Add ``-q``, ``-v`` and ``--format``."""
-    for decorate in reversed(_output_options()):
+    for decorate in reversed(_output_options(FORMS[:2])):
+        function = decorate(function)
+    return function
+
+
+def finding_options(function: F) -> F:
+    """The same for what finds things in a source: with formats for machines that show them."""
+    for decorate in reversed(_output_options(FORMS)):
         function = decorate(function)
     return function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..artifacts.contract import (
     ComputedGuard,
@@ -15,6 +16,9 @@ from ..artifacts.contract import (
     TensorOutput,
 )
 from ..artifacts.expr import Expr, render
+
+if TYPE_CHECKING:
+    from ..lowering.survey import OpUse
 
 
 def size_text(size: int) -> str:
@@ -37,7 +41,7 @@ def limits(dim: Dim) -> str:
     parts = []
     if dim.hi is not None:
         parts.append((f"<= {dim.hi}", dim.hi_from))
-    parts.append((f">= {dim.lo}", dim.lo_from))
+    parts.append(("any number" if dim.open_below else f">= {dim.lo}", dim.lo_from))
     if dim.step != 1 and dim.step_from is not None:
         parts.append((f"steps of {dim.step}", dim.step_from))
     by_origin: dict[str, list[str]] = {}
@@ -57,6 +61,45 @@ def origin_text(origin: Origin) -> str:
 def dim_lines(dims: Sequence[Dim]) -> list[str]:
     """Each dim with its range and what limits it, one line each."""
     return [f"{dim.name}: {dim.span()}   ({limits(dim)})" for dim in dims]
+
+
+def contract_lines(contract: Contract) -> list[str]:
+    """Dims and guards; that there are none, where there are none."""
+    lines = dim_lines(contract.dims) or ["no dynamic dim: every size is that of the example"]
+    guards = [f"guard: {guard}   ({origin})" for guard, origin in guard_rows(contract)]
+    checked = "dtypes, ranks, sizes and ranges are all that a call is held against"
+    return lines + (guards or [f"no guard: {checked}"])
+
+
+def op_lines(ops: Sequence[OpUse]) -> list[str]:
+    """A table of the ops of a graph: what cannot be lowered first."""
+    if not ops:
+        return ["no op: the graph only hands its inputs on"]
+    refused = sum(not each.supported for each in ops)
+    uses = sum(each.count for each in ops)
+    kinds = len({each.op for each in ops})
+    rest = f"{refused} cannot be lowered" if refused else "all can be lowered"
+    rows = [("op", "count", "lowered", "module", "first at")]
+    for each in sorted(ops, key=lambda each: each.supported):
+        where = f"{each.location}   {each.location.text}" if each.location else ""
+        rows.append((each.op, str(each.count), _lowered(each), each.module or "-", where))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]))
+        for row in rows
+    ]
+    return [f"ops: {kinds} kinds, {uses} uses; {rest}", *(f"  {line.rstrip()}" for line in lines)]
+
+
+def _lowered(each: OpUse) -> str:
+    """Whether, and how, an op is lowered: ``yes``, ``no: with ord=3``, ``in a kernel of ours``."""
+    if not each.supported:
+        return f"no: {each.reason or 'there is no converter'}"
+    if each.folded == each.count:
+        return "yes, at export"
+    if not each.fast:
+        return "yes"
+    return "yes, fast" if each.fast == each.count else f"yes, {each.fast} fast"
 
 
 def input_rows(contract: Contract) -> list[tuple[str, str, str]]:

@@ -259,7 +259,7 @@ def test_check_shows_lines_and_json_carries_the_same(
     for line in (
         "error[TC102]", "net.py:5   if x.sum() > 0:", "try: torch.where",
         "error[TC112]", "net.py:7   torch.save(x, os.devnull)",
-        "note[TC106] os.environ['SCALE']", "net.py:4   x = x * float(os.environ",
+        "warning[TC106] os.environ['SCALE']", "net.py:4   x = x * float(os.environ",
     ):  # fmt: skip
         assert line in told
     assert run_command([*arguments, "--format", "json"]) == 1
@@ -267,7 +267,7 @@ def test_check_shows_lines_and_json_carries_the_same(
     assert [(each["code"], each["location"]["line"], each["severity"]) for each in data] == [
         ("TC102", 5, "error"),
         ("TC112", 7, "error"),
-        ("TC106", 4, "note"),
+        ("TC106", 4, "warning"),
     ]
 
 

@@ -1,0 +1,115 @@
+"""What an export would say, without compiling: the contract, the ops, every refusal at once."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..artifacts.contract import Contract, Dim
+from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.levels import Levels, parse_levels
+from ..lowering.survey import OpUse
+from .derive import relocated, with_asserted
+from .export import Progress, Stages, displayer, in_the_users_words, raised, traced_and_derived
+from .indices import require_bounded
+from .options import DimRequest, dynamic_from_python, parse_targets
+from .source import Source, source_in_memory
+from .words import in_words
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a check finds.
+
+    Attributes:
+        errors: what an export would refuse; empty where it would go on to compile.
+        notes: notes and warnings, as an export would report them.
+        contract, dims: None and empty where there is no trace.
+        ops: which ops the graph holds, and which of them can be lowered; empty without a trace.
+        stages: seconds of each stage.
+    """
+
+    errors: tuple[Diagnostic, ...]
+    notes: tuple[Diagnostic, ...]
+    dims: tuple[Dim, ...]
+    contract: Contract | None
+    ops: tuple[OpUse, ...]
+    stages: tuple[tuple[str, float], ...]
+
+
+def check(
+    module: torch.nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    axes: Mapping[str, Any] | None = None,
+    dynamic: Mapping[str, Any] | None = None,
+    narrow: bool = False,
+    error: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> Findings:
+    """What `tcexport.export` would refuse or report of a module, without building anything.
+
+    Args:
+        module, args, kwargs, axes, dynamic, narrow, error, allow: as `tcexport.export`.
+
+    Raises:
+        UsageError: the arguments do not fit each other.
+    """
+    return check_source(
+        source_in_memory(module, args, kwargs, axes),
+        dynamic=dynamic_from_python(dynamic or {}),
+        narrow=narrow,
+        levels=parse_levels(error, allow, "{}="),
+    )
+
+
+def check_source(
+    source: Source,
+    *,
+    dynamic: Mapping[str, DimRequest | None],
+    narrow: bool = False,
+    levels: Levels | None = None,
+    progress: Progress | None = None,
+) -> Findings:
+    """The same for a source. ``progress``: see `export_source`."""
+    stages, levels = Stages(progress), levels or Levels()
+    try:
+        with in_the_users_words(source, levels):
+            traced, derived, notes = traced_and_derived(source, dynamic, narrow, stages)
+    except ExportError as error:
+        errors, notes = _parted(error.diagnostics)
+        return Findings(errors, notes, (), None, (), tuple(stages.done))
+    display = displayer(source)
+    errors, notes = _parted(levels.applied(relocated(notes, display)))
+    ops: tuple[OpUse, ...] = ()
+    try:
+        with in_the_users_words(source, levels), in_words(derived.words):
+            from ..lowering.lower import survey
+
+            target = parse_targets(("cpu",))[0]
+            with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
+                found = survey(traced.program, target.name, Path(folder), stages.child)
+            ops = found.ops
+            derived = with_asserted(derived, traced, found.asserted)
+            raised(found.errors)
+            require_bounded(traced, found.indexing)
+    except ExportError as error:
+        errors += error.diagnostics
+    contract = relocated(derived.contract, display)
+    return Findings(
+        errors, notes, contract.dims, contract, relocated(ops, display), tuple(stages.done)
+    )
+
+
+def _parted(
+    found: Sequence[Diagnostic],
+) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
+    """Refusals, and the rest."""
+    errors = tuple(each for each in found if each.severity == "error")
+    return errors, tuple(each for each in found if each.severity != "error")
