@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from ..artifacts.contract import Contract, Dim
@@ -16,10 +17,11 @@ from ..artifacts.levels import Levels, parse_levels
 from ..lowering.survey import OpUse
 from .derive import relocated, with_asserted
 from .export import Progress, Stages, displayer, in_the_users_words, raised, traced_and_derived
+from .graph_text import graph_text
 from .indices import require_bounded
 from .options import DimRequest, dynamic_from_python, parse_targets
 from .source import Source, source_in_memory
-from .words import in_words
+from .words import Words, in_words
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Findings:
         contract, dims: None and empty where there is no trace.
         ops: which ops the graph holds, and which of them can be lowered; empty without a trace.
         stages: seconds of each stage.
+        graph: the traced graph as text, where it was asked for; see `graph_text`.
     """
 
     errors: tuple[Diagnostic, ...]
@@ -40,6 +43,7 @@ class Findings:
     contract: Contract | None
     ops: tuple[OpUse, ...]
     stages: tuple[tuple[str, float], ...]
+    graph: str | None = None
 
 
 def check(
@@ -52,11 +56,13 @@ def check(
     narrow: bool = False,
     error: Sequence[str] = (),
     allow: Sequence[str] = (),
+    graph: bool = False,
 ) -> Findings:
     """What `tcexport.export` would refuse or report of a module, without building anything.
 
     Args:
         module, args, kwargs, axes, dynamic, narrow, error, allow: as `tcexport.export`.
+        graph: give the traced graph, too, as text.
 
     Raises:
         UsageError: the arguments do not fit each other.
@@ -66,6 +72,7 @@ def check(
         dynamic=dynamic_from_python(dynamic or {}),
         narrow=narrow,
         levels=parse_levels(error, allow, "{}="),
+        graph=graph,
     )
 
 
@@ -75,6 +82,7 @@ def check_source(
     dynamic: Mapping[str, DimRequest | None],
     narrow: bool = False,
     levels: Levels | None = None,
+    graph: bool = False,
     progress: Progress | None = None,
 ) -> Findings:
     """The same for a source. ``progress``: see `export_source`."""
@@ -95,7 +103,7 @@ def check_source(
             target = parse_targets(("cpu",))[0]
             with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
                 found = survey(traced.program, target.name, Path(folder), stages.child)
-            ops = found.ops
+            ops = tuple(_in_words(each, derived.words) for each in found.ops)
             derived = with_asserted(derived, traced, found.asserted)
             raised(found.errors)
             require_bounded(traced, found.indexing)
@@ -103,8 +111,18 @@ def check_source(
         errors += error.diagnostics
     contract = relocated(derived.contract, display)
     return Findings(
-        errors, notes, contract.dims, contract, relocated(ops, display), tuple(stages.done)
+        errors,
+        notes,
+        contract.dims,
+        contract,
+        relocated(ops, display),
+        tuple(stages.done),
+        graph_text(traced, contract, derived.words, display) if graph else None,
     )
+
+
+def _in_words(row: OpUse, words: Words) -> OpUse:
+    return msgspec.structs.replace(row, reason=words.said(row.reason), tries=words.said(row.tries))
 
 
 def _parted(

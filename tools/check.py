@@ -33,12 +33,14 @@ NOT_SERVED = 4
     metavar="NAME=LO..HI[:STEP]",
     help="Sizes that a bundle has to serve. Repeatable, or several with commas.",
 )
+@click.option("--graph", is_flag=True, help="Show the traced graph, with dims and source lines.")
 @finding_options
 @click.pass_context
 def command(
     context: click.Context,
     asked: Asked,
     serves: Sequence[str],
+    graph: bool,
     quiet: bool,
     verbose: bool,
     form: str,
@@ -56,7 +58,7 @@ def command(
     sizes are not served; what cannot be decided counts as that.
     """
     if asked.spec.endswith(".tcpkg"):
-        _check_bundle(asked, serves, form)
+        _check_bundle(asked, serves, graph, form)
         return
     if serves:
         raise UsageError(
@@ -72,7 +74,12 @@ def command(
         from ..exporter.check import check_source
 
         found = check_source(
-            source, dynamic=dynamic, narrow=asked.narrow, levels=levels, progress=progress
+            source,
+            dynamic=dynamic,
+            narrow=asked.narrow,
+            levels=levels,
+            graph=graph,
+            progress=progress,
         )
     if form == "json":
         click.echo(json.dumps(_as_json(found), indent=1))
@@ -90,7 +97,8 @@ def command(
 def _lines(found: Findings) -> list[str]:
     if found.contract is None:
         return []
-    return [*contract_lines(found.contract), *op_lines(found.ops)]
+    graph = [] if found.graph is None else found.graph.splitlines()
+    return [*contract_lines(found.contract), *op_lines(found.ops), *graph]
 
 
 def _as_json(found: Findings) -> dict[str, Any]:
@@ -107,13 +115,13 @@ def _as_json(found: Findings) -> dict[str, Any]:
 # --- bundles --------------------------------------------------------------------------------------
 
 
-def _check_bundle(asked: Asked, serves: Sequence[str], form: str) -> None:
+def _check_bundle(asked: Asked, serves: Sequence[str], graph: bool, form: str) -> None:
     from ..artifacts.container import open_bundle
     from ..exporter.options import parse_dynamic
     from ..runtime.coverage import coverage
 
     of_a_trace = (asked.inputs, asked.axes, asked.dynamic, asked.error, asked.allow)
-    if any(of_a_trace) or asked.narrow or asked.train:
+    if any(of_a_trace) or asked.narrow or asked.train or graph:
         raise UsageError(
             Diagnostic("TC008", f"{asked.spec} is a bundle: it takes --serves, and is not traced")
         )

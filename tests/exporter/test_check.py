@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,70 @@ def test_a_model_that_has_no_trace_is_refused_as_data() -> None:
     assert [each.code for each in found.errors] == ["TC102"]
     assert [each.code for each in found.notes] == ["TC110"]
     assert found.contract is None and found.ops == () and found.dims == ()
+
+
+# --- the graph ------------------------------------------------------------------------------------
+
+
+class Joined(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, batch: dict[str, torch.Tensor], k: int = 2) -> dict[str, object]:
+        x = self.layer(batch["x"]) * self.scale
+        x = torch.cat([x, x], 0)
+        values, _ = x.sort(dim=0)
+        places = torch.nonzero(batch["x"])
+        return {"values": values, "places": places, "rows": batch["x"].shape[0] + k}
+
+
+def test_the_graph_is_in_the_users_names_with_source_lines() -> None:
+    axes = {"batch.x": ("rows", None)}
+    found = tcexport.check(
+        Joined().eval(), ({"x": ROWS},), axes=axes, dynamic={"rows": None}, graph=True
+    )
+    assert found.graph is not None
+    lines = [line for line in found.graph.splitlines() if "assert" not in line]
+    said = [re.sub(r"# .*test_check\.py:\d+   ", "# ", line) for line in lines]
+    assert said == [
+        "parameter layer.weight: float32[4, 6]",
+        "parameter layer.bias: float32[4]",
+        "buffer scale: float32[4]",
+        "input batch.x: float32[rows, 6]",
+        "input k = 2",
+        '# x = self.layer(batch["x"]) * self.scale',
+        "linear: float32[rows, 4] = aten.linear(batch.x, layer.weight, layer.bias)",
+        "mul: float32[rows, 4] = aten.mul.Tensor(linear, scale)",
+        "# x = torch.cat([x, x], 0)",
+        "cat: float32[2*rows, 4] = aten.cat([mul, mul])",
+        "# values, _ = x.sort(dim=0)",
+        "sort: (float32[2*rows, 4], int64[2*rows, 4]) = aten.sort(cat, 0)",
+        "getitem: float32[2*rows, 4] = sort[0]",
+        '# places = torch.nonzero(batch["x"])',
+        "nonzero: int64[size of nonzero, 2] = aten.nonzero(batch.x)",
+        "output values = getitem",
+        "output places = nonzero",
+        "output rows = rows + 2",
+    ]
+    assert not re.search(r"\b[su]\d+\b", found.graph)
+    assert tcexport.check(Joined().eval(), ({"x": ROWS},)).graph is None
+
+
+def test_the_graph_shows_what_stands_in_its_branches() -> None:
+    class Chooses(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, lambda x: x.cos(), lambda x: x.sin(), (x,))
+
+    found = tcexport.check(Chooses().eval(), (ROWS,), axes=AXES, dynamic={"rows": None}, graph=True)
+    assert found.graph is not None
+    lines = found.graph.splitlines()
+    first = lines.index("graph true_graph_0:")
+    assert lines[first + 1].startswith("  input ") and lines[first + 1].endswith("float32[rows, 6]")
+    assert any("= aten.cos(" in line for line in lines[first:])
+    assert any("= aten.sin(" in line for line in lines[first:])
+    assert [each.code for each in found.errors] == ["TC501"]
 
 
 # --- levels ---------------------------------------------------------------------------------------

@@ -142,7 +142,8 @@ def test_help_costs_less_than_150_ms_on_top_of_python(tmp_path: Path) -> None:
         ("export", "error[TC008] Missing argument 'SOURCE'\n  try: tcexport export --help\n"),
         (
             "check model.py --format yaml",
-            "error[TC008] Invalid value for '--format': 'yaml' is not one of 'text', 'json', 'sarif', 'github'\n"
+            "error[TC008] Invalid value for '--format': 'yaml' is not one of 'text', 'json', 'sarif', "
+            "'github'\n"
             "  try: tcexport check --help\n",
         ),
         (
