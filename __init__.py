@@ -14,6 +14,7 @@ from .artifacts.errors import (
     TcexportError,
     UsageError,
 )
+from .artifacts.logs import set_logs
 
 if TYPE_CHECKING:
     from .exporter.check import check
@@ -34,6 +35,7 @@ __all__ = [
     "check",
     "export",
     "load",
+    "set_logs",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The switch TCEXPORT_LOGS: what the exporter and the runtime tell as they work, on stderr.
+"""What the exporter and the runtime tell as they work, on stderr: TCEXPORT_LOGS and `set_logs`.
 
 Names as in torch's TORCH_LOGS, separated by commas: ``TCEXPORT_LOGS=guards,dynamic``. Each has a
 logger of Python's own, ``tcexport.guards``, which can be had without the switch, too.
@@ -9,38 +9,72 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterable
 
 from .errors import Diagnostic, UsageError
+from .names import suggestions
 
 ENVIRONMENT = "TCEXPORT_LOGS"
 NAMES = {
+    "graph_breaks": "each break of the graph as a trace meets it, before they are put in order",
     "guards": "each guard as it is found at export, held at load, and violated by a call",
     "dynamic": "the range of each dim: asked for, found, and what limits it",
-    "graph_breaks": "each break of the graph as a trace meets it, before they are put in order",
+    "variants": "each further trace at other sizes, each binary, and the one that is taken at load",
+    "lowering": "each op and what became of it, and the seconds of each stage of the compiler",
 }
+
+_set: frozenset[str] = frozenset()
+
+
+def set_logs(**names: bool) -> None:
+    """Turn logs on, as torch's ``torch._logging.set_logs`` does: ``set_logs(graph_breaks=True)``.
+
+    A call replaces what an earlier one said; without arguments it turns off what that turned on.
+    Names in TCEXPORT_LOGS stay on.
+
+    Raises:
+        UsageError: TC006, there is no such log.
+    """
+    global _set
+    _require_known(names, "set_logs")
+    wanted = frozenset(name for name, on in names.items() if on)
+    before, _set = _set, wanted
+    for name in before | wanted:
+        log(name)
 
 
 def log(name: str) -> logging.Logger | None:
     """The logger of a name where someone listens, else None: ask once, not for every line.
 
     Raises:
-        UsageError: TC008, the switch names something that is not there.
+        UsageError: TC006, the switch names something that is not there.
     """
-    asked = {each.strip().lstrip("+") for each in os.environ.get(ENVIRONMENT, "").split(",")} - {""}
-    for unknown in sorted(asked - NAMES.keys()):
-        raise UsageError(
-            Diagnostic(
-                "TC008",
-                f"{ENVIRONMENT}: there is nothing called {unknown}",
-                notes=tuple(f"{known}: {what}" for known, what in NAMES.items()),
-            )
-        )
+    typed = {each.strip().lstrip("+") for each in os.environ.get(ENVIRONMENT, "").split(",")} - {""}
+    _require_known(typed, ENVIRONMENT)
     logger = logging.getLogger(f"tcexport.{name}")
-    if name in asked and not any(isinstance(each, _OnStderr) for each in logger.handlers):
+    ours = [each for each in logger.handlers if isinstance(each, _OnStderr)]
+    if name in typed | _set and not ours:
         logger.addHandler(_OnStderr(name))
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
+    elif name not in typed | _set and ours:
+        for handler in ours:
+            logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
     return logger if logger.isEnabledFor(logging.INFO) and logger.hasHandlers() else None
+
+
+def _require_known(names: Iterable[str], where: str) -> None:
+    for unknown in sorted(set(names) - NAMES.keys()):
+        raise UsageError(
+            Diagnostic(
+                "TC006",
+                f"{where}: there is nothing called {unknown}",
+                notes=tuple(f"{known}: {what}" for known, what in NAMES.items()),
+                tries=tuple(f"{where} with {each}" for each in suggestions(unknown, NAMES)[:1]),
+            )
+        )
 
 
 class _OnStderr(logging.Handler):

@@ -21,6 +21,7 @@ from ..artifacts.container import publish
 from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from ..artifacts.levels import Levels, parse_levels
+from ..artifacts.logs import log
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
 from .derive import Derived, contiguous_only, derive, relocated, used_symbols, with_asserted
@@ -164,6 +165,10 @@ def _export(
             lowered = lower(
                 traced.program, tuple(target.name for target in wanted), workdir, stages.child
             )
+        listener = log("variants")
+        if listener is not None:
+            for name, library in lowered.libraries.items():
+                listener.info("built cpu:%s, %d bytes", name, library.stat().st_size)
         require_bounded(traced, lowered.indexing)
         derived = with_asserted(derived, traced, lowered.asserted)
         contract = relocated(derived.contract, displayer(source))
@@ -390,6 +395,10 @@ def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) ->
             for axes in traced.shapes
         ]
         rest = {name: request for name, request in requests.items() if name not in point}
+        listener = log("variants")
+        if listener is not None:
+            at = ", ".join(f"{name}={size}" for name, size in point.items())
+            listener.info("traced again with %s", at)
         return trace(source.module, bound, shapes, {name: sizes[name] for name in rest}, rest)
 
     return retrace

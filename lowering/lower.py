@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.logs import log
 from .asserted import Asserted
 from .survey import OpUse
 from .targets import CPU_TARGETS
@@ -133,7 +134,12 @@ def _asked(
     request_path.write_bytes(msgspec.json.encode(request))
     answer_path(workdir).unlink(missing_ok=True)
     _run_worker(request_path, progress)
-    return msgspec.json.decode(answer_path(workdir).read_bytes(), type=Answer)
+    answer = msgspec.json.decode(answer_path(workdir).read_bytes(), type=Answer)
+    listener = log("lowering")
+    if listener is not None:
+        for row in answer.ops:
+            listener.info("%s", row)
+    return answer
 
 
 @contextmanager
@@ -162,6 +168,7 @@ def _flat(program: torch.export.ExportedProgram) -> Iterator[None]:
 def _run_worker(request_path: Path, progress: Callable[[str, float | None], None]) -> None:
     package = __package__ or "tcexport.lowering"
     command = [sys.executable, "-m", f"{package}.worker", str(request_path)]
+    listener = log("lowering")
     # A fixed hash seed: sets of names are walked in the same order at every export.
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
     with tempfile.TemporaryFile() as stderr:
@@ -180,6 +187,8 @@ def _run_worker(request_path: Path, progress: Callable[[str, float | None], None
             for line in child.stdout:
                 done = msgspec.json.decode(line, type=Progress)
                 progress(done.stage, done.seconds)
+                if listener is not None and done.seconds is not None:
+                    listener.info("%s: %.1f s", done.stage, done.seconds)
             status = child.wait()
         except BaseException:
             child.kill()

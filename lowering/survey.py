@@ -42,6 +42,15 @@ class OpUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flops: int = 0
     fast_flops: int = 0
 
+    def __str__(self) -> str:
+        fate = f"no: {self.reason or 'there is no converter'}"
+        if self.supported:
+            kinds = {"a kernel of ours": self.fast, "at export": self.folded}
+            known = [f"{count} by {what}" for what, count in kinds.items() if count]
+            fate = ", ".join(known) or "a generic loop, or a view"
+        where = f", first at {self.location}" if self.location else ""
+        return f"{self.op}, {self.count} uses: {fate}{where}"
+
 
 @dataclass(frozen=True)
 class Use:

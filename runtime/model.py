@@ -148,10 +148,7 @@ class Model:
         self._violations: Counter[str] = Counter()
         self._violated: Counter[str] = Counter()
         self._on_violation = on_violation
-        self._log = log("guards")
-        if self._log is not None:
-            for line in conditions(self.contract):
-                self._log.info("%s: %s", self.path, line)
+        self._tell()
         self._ended = Counts()
         self._counts: list[tuple[weakref.ref[Worker], Counts]] = []
         self._plain = is_plain(self.contract.parameters)
@@ -216,8 +213,19 @@ class Model:
         with self._lock:
             self._violations[error.code] += 1
             self._violated[error.guard] += 1
-        if self._log is not None:
-            self._log.info("%s: violated %s", self.path, error)
+        listener = log("guards")  # asked anew: it may have been turned on since
+        if listener is not None:
+            listener.info("%s: violated %s", self.path, error)
+
+    def _tell(self) -> None:
+        """What is held at calls, and which binary was taken, where someone listens."""
+        guards, variants = log("guards"), log("variants")
+        if guards is not None:
+            for line in conditions(self.contract):
+                guards.info("%s: %s", self.path, line)
+        if variants is not None:
+            built = ", ".join(target.name for target in self.manifest.targets)
+            variants.info("%s: took %s of %s", self.path, self.target.name, built)
 
     def _look_closer(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sizes]:
         """The leaves seen through DLPack, when they meet the contract; else the GuardError."""

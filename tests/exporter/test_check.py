@@ -214,3 +214,38 @@ def test_families_and_registry_agree_on_the_level_of_a_code() -> None:
     assert mild
     for each in mild:
         assert levels[each.severity] == RULES[each.code].level
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def test_an_export_and_a_load_tell_what_they_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 4)
+            self.register_buffer("position", torch.ones(64, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x * 2 if x.shape[0] == 1 else x * 3
+            return self.layer(x.view(x.shape[0], -1)) + self.position[: x.shape[0]]
+
+    monkeypatch.setenv("TCEXPORT_LOGS", "guards,dynamic,variants,lowering")
+    path = tmp_path / "m.tcpkg"
+    tcexport.export(
+        Table().eval(), (ROWS,), axes=AXES, dynamic={"rows": None}, out=path, targets=("cpu",)
+    )
+    tcexport.load(path)
+    said = capfd.readouterr().err
+    assert re.search(r"\[tcexport variants\] traced again with rows=1", said)
+    assert re.search(r"\[tcexport dynamic\] rows: asked 1\.\., found 2\.\.64, limited by", said)
+    assert re.search(r"\[tcexport guards\] rows <= 64  from: .*held by the ranges", said)
+    assert re.search(
+        r"\[tcexport lowering\] aten\.linear\.default, 1 uses: 1 by a kernel of ours, first at",
+        said,
+    )
+    assert re.search(r"\[tcexport lowering\] compile for x86-64-v3: \d", said)
+    assert len(re.findall(r"\[tcexport variants\] built cpu:x86-64-v[34], \d+ bytes", said)) == 2
+    assert re.search(r"\[tcexport variants\] .*m\.tcpkg: took .* of .*, ", said)
