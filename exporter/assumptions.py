@@ -70,7 +70,8 @@ def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
     for condition, origin in raw:
         guard = _translated(env.replace(condition), symbols, origin, is_positive, counted, words)
         if guard is not None:
-            guards.append(guard)
+            parts = guard.expr[1:] if guard.expr[0] == "and" else (guard.expr,)
+            guards += [Guard(part, guard.origin) for part in parts]
     guards += _ranges(traced, env, symbols)
     return Assumptions(symbols, values, _distinct(guards), words)
 

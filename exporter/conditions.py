@@ -30,10 +30,11 @@ from torch.utils._sympy.functions import (
 
 from ..artifacts.contract import ComputedGuard, Guard, Origin
 from ..artifacts.errors import Diagnostic, ExportError
-from ..artifacts.expr import Expr, dims_of, evaluate, render
+from ..artifacts.expr import Expr, dims_of, evaluate, render, walk
 from ..lowering.asserted import Asserted
 from ..lowering.checks import REQUIRE
 from ..lowering.locations import user_location
+from .kernel_sizes import required, sizes_of
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, fold, to_expr
 from .words import Words
@@ -87,6 +88,8 @@ def size_conditions(traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> tupl
                 needed = [(">=", expr(size), 1) for size in _searched_sizes(node)]
             needed += [(">=", to_expr(divisor, symbols), 1) for divisor in _divisors(node)]
             needed += [("!=", expr(divisor), 0) for divisor in _whole_divisors(node)]
+            needed += [fold(*condition) for condition in required(node, expr)]
+            needed += _not_negative(node, symbols)
         except Untranslatable as error:
             raise ExportError(_unknown(node, Words(traced, symbols).why(error))) from None
         for condition in needed:
@@ -177,6 +180,19 @@ def _divisors(node: torch.fx.Node) -> list[Any]:
     return [base for each in found if not (base := _base(each)).is_number]
 
 
+def _not_negative(node: torch.fx.Node, symbols: Mapping[sympy.Symbol, Expr]) -> list[Expr]:
+    """The sizes of a result that could come out negative: eager makes no such tensor."""
+    found = []
+    for size in sizes_of(node):
+        try:
+            expr = to_expr(symbol_of(size), symbols)
+        except Untranslatable:
+            continue  # found out as the code runs
+        if any(isinstance(part, tuple) and part[0] == "-" for part in walk(expr)):
+            found.append(fold(">=", expr, 0))
+    return found
+
+
 def _whole_divisors(node: torch.fx.Node) -> list[Any]:
     """What a tensor of integers is divided by, where it is a number made of sizes or values."""
     packet = getattr(node.target, "overloadpacket", None)
@@ -194,9 +210,17 @@ _DIVISIONS = (FloorDiv, CleanDiv, Mod, PythonMod, IntTrueDiv, FloatTrueDiv)
 
 def _base(number: Any) -> Any:
     """What is zero exactly where a positive number made of it is: ``n`` of ``sqrt(float(n))``."""
-    while isinstance(number, (ToFloat, OpaqueUnaryFn_sqrt)):
-        (number,) = number.args
-    return number
+    while True:
+        if isinstance(number, (ToFloat, OpaqueUnaryFn_sqrt)):
+            (number,) = number.args
+        elif isinstance(number, FloatPow) and number.args[1].is_positive:
+            number = number.args[0]
+        elif number.is_Mul and len(number.args) == 2 and number.args[0].is_positive:
+            if not number.args[0].is_number:
+                return number
+            number = number.args[1]
+        else:
+            return number
 
 
 def _number(value: Any) -> Any:

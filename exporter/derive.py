@@ -398,9 +398,11 @@ def _size(size: Any, assumptions: Assumptions) -> Expr | None:
     expression = symbol_of(size)
     try:
         return to_expr(expression, assumptions.symbols)
-    except Untranslatable:
+    except Untranslatable as error:
         if expression.free_symbols <= assumptions.symbols.keys():
-            raise
+            words = assumptions.words
+            message = f"the model gives back a size of {words.of(expression)}"
+            raise ExportError(Diagnostic("TC211", message, notes=(words.why(error),))) from None
         return None
 
 

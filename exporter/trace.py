@@ -17,12 +17,15 @@ from typing import Any
 import sympy
 import torch
 import torch.fx.experimental._config as shape_config
+import torch.fx.experimental.symbolic_shapes as symbolic_shapes
 from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.symbol import SymT
 
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, dims_of
+from ..artifacts.prove import bounds
 from ..lowering.decompose import decompose
 from .breaks import eager_failure, explain_failure
 from .divisors import Divisors, recording_divisors
@@ -110,7 +113,7 @@ def trace(
         if axes is not None and any(dims_of(axis) for axis in axes):
             collection[leaf] = [_dim_hint(axis, requests) for axis in axes]
     dynamic = collection.dynamic_shapes(module, args, kwargs) if len(collection) else None
-    with recording_divisors() as divisors:
+    with recording_divisors() as divisors, _sizes_of_zero(_may_be_zero(shapes, requests)):
         program, strict = _export(module, args, kwargs, dynamic)
     placeholders = _placeholders(program, leaves)
     paths = dict(zip(placeholders, (path for path, _ in bound.leaves), strict=True))
@@ -195,16 +198,44 @@ def _dim_hint(axis: Expr, requests: Mapping[str, Request]) -> Any:
     return Dim.AUTO(min=span.lo, max=span.hi)
 
 
+def _may_be_zero(shapes: Sequence[AxisExprs | None], requests: Mapping[str, Request]) -> bool:
+    """Whether the ranges asked for hold a call with a dynamic axis of size 0."""
+    spans = {name: request.span for name, request in requests.items()}
+    sizes = [axis for axes in shapes for axis in axes or () if dims_of(axis)]
+    return any(bounds(size, spans)[0] <= 0 for size in sizes)
+
+
+@contextlib.contextmanager
+def _sizes_of_zero(possible: bool) -> Iterator[None]:
+    """While active, and ``possible``, no size is known to be positive.
+
+    Torch's symbols are positive whatever their range says, so that of ``max(n, 1)`` and ``n == 0``
+    nothing would be left: neither in the graph, nor as a guard.
+    """
+    original = symbolic_shapes.make_symbol
+
+    def make_symbol(prefix: SymT, idx: int, **assumptions: Any) -> sympy.Symbol:
+        if prefix is SymT.SIZE and assumptions.get("positive"):
+            assumptions = {"nonnegative": True, **assumptions, "positive": None}
+        return original(prefix, idx, **assumptions)
+
+    if possible:
+        symbolic_shapes.make_symbol = make_symbol
+    try:
+        yield
+    finally:
+        symbolic_shapes.make_symbol = original
+
+
 @contextlib.contextmanager
 def _tracing() -> Iterator[None]:
     """Torch's switches during a trace, all put back afterwards."""
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # the fused op has no shape expressions
-    dynamo_log = logging.getLogger("torch._dynamo")
-    export_log = logging.getLogger("torch.export")
-    levels = dynamo_log.level, export_log.level
-    dynamo_log.setLevel(logging.CRITICAL)
-    export_log.setLevel(logging.CRITICAL)
+    names = ("torch._dynamo", "torch.export", "torch._subclasses.fake_tensor")
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         with (
             torch.no_grad(),
@@ -222,8 +253,8 @@ def _tracing() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
-        dynamo_log.setLevel(levels[0])
-        export_log.setLevel(levels[1])
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _export(

@@ -2,7 +2,7 @@
 
 Before translation a guard is brought into the form that a person would have written:
 ``Eq(s, Min(512, s))`` is ``s <= 512``, ``Eq(s, 100*(s//100))`` is ``s % 100 == 0``, and a factor
-that is never zero is cancelled from both sides of an equation.
+that is never zero is cancelled from both sides of an equation. Of ``Ne(n*m, 0)`` come two conditions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PowByNatural, PythonMod
+from torch.utils._sympy.functions import (
+    CleanDiv,
+    FloorDiv,
+    FloorToInt,
+    Max,
+    Min,
+    Mod,
+    PowByNatural,
+    PythonMod,
+    ToFloat,
+    TruncToInt,
+)
 
 from ..artifacts.expr import ARITHMETIC, ARITY, Expr, dims_of, evaluate
 
@@ -83,10 +94,40 @@ def to_expr(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
         if power.is_Integer and 1 <= int(power) <= _MAX_POWER:
             return fold("*", *[to_expr(base, dims)] * int(power))
         raise Untranslatable("{} is not a small power", expression)
+    if isinstance(expression, (FloorToInt, TruncToInt)):
+        scaled = _scaled(expression.args[0])
+        if scaled is not None:
+            numerator, inner, denominator = scaled
+            return fold("//", fold("*", numerator, to_expr(inner, dims)), denominator)
     for relation, op in _RELATIONS.items():
         if isinstance(expression, relation):
-            return fold(op, *each())
-    raise Untranslatable("{} is none of the numbers and conditions that a guard can hold", expression)
+            return fold(op, *[to_expr(_whole(side), dims) for side in expression.args])
+    raise Untranslatable(
+        "{} is none of the numbers and conditions that a guard can hold", expression
+    )
+
+
+def _whole(number: Any) -> Any:
+    """The integer that a float in a comparison is: sizes are below 2**53, where floats hold all."""
+    if isinstance(number, ToFloat):
+        return number.args[0]
+    if number.is_Float and float(number).is_integer():
+        return sympy.Integer(int(number))
+    return number
+
+
+def _scaled(product: Any) -> tuple[int, Any, int] | None:
+    """``(3, n, 2)`` of ``1.5*n`` as floats, where the product of each size is exact; else None."""
+    if not product.is_Mul or len(product.args) != 2 or not product.args[0].is_Float:
+        return None
+    factor, inner = product.args
+    numerator, denominator = float(factor).as_integer_ratio()
+    if not isinstance(inner, ToFloat) or not 0 < numerator < _EXACT or denominator >= _EXACT:
+        return None
+    return numerator, inner.args[0], denominator
+
+
+_EXACT = 2**10
 
 
 def _sum(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
@@ -174,6 +215,8 @@ def simplified(guard: Any, is_positive: Callable[[sympy.Symbol], bool]) -> Any:
     if not isinstance(guard, (sympy.Eq, sympy.Ne)):
         return guard
     left, right = guard.args
+    if isinstance(guard, sympy.Ne) and right == 0 and left.is_Mul:
+        return sympy.And(*[sympy.Ne(factor, 0) for factor in left.args])
     same: Any = sympy.Le if isinstance(guard, sympy.Eq) else sympy.Gt
     for value, extremum in ((left, right), (right, left)):
         if isinstance(extremum, (Min, sympy.Min)) and value in extremum.args:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import tcexport
 from tcexport.artifacts.contract import Contract
@@ -54,6 +55,16 @@ def checked(function: Callable[..., Any], example: torch.Tensor, **ranges: Any) 
         (lambda x: x.new_zeros(0 // x.shape[0]), {"b": "1..9", "n": "0..9"}),
         (lambda x: x.long() // x.shape[0], {"b": "0..9", "n": "0..9"}),  # then there is no element
         (lambda x: x.new_ones(3, dtype=torch.int64) // x.shape[0], {"b": "1..9", "n": "0..9"}),
+        # Torch takes every size to be positive, whatever its range is.
+        (lambda x: x * 2 if x.shape[0] > 0 else x.new_zeros(3), {"b": "1..9", "n": "0..9"}),
+        (lambda x: x * 2 if x.shape[1] else x.new_zeros(3, 3), {"b": "0..9", "n": "1..9"}),
+        (lambda x: F.conv1d(x[:1][None], torch.ones(2, 1, 3)), {"b": "1..9", "n": "3..9"}),
+        # What torch's shape functions do not look at.
+        (lambda x: F.avg_pool1d(x[None], 2, padding=1), {"b": "1..9", "n": "1..9"}),
+        (lambda x: F.interpolate(x[None], scale_factor=1.5), {"b": "1..9", "n": "1..9"}),
+        (lambda x: F.pad(x[None], (1, 1), mode="replicate"), {"b": "1..9", "n": "1..9"}),
+        (lambda x: torch.arange(1, x.shape[1]), {"b": "0..9", "n": "1..9"}),
+        (lambda x: x.new_zeros(x.shape[0] - 2), {"b": "2..9", "n": "0..9"}),
         (lambda x: x.reshape(-1, x.shape[1]), {"b": "0..9", "n": "1..9"}),
         (lambda x: x.softmax(1).sum(0), {"b": "0..9", "n": "0..9"}),
         (lambda x: x[:, -2:].mean(1), {"b": "0..9", "n": "0..9"}),
@@ -212,3 +223,60 @@ def test_the_value_of_an_input_has_a_range_with_open_ends() -> None:
     served = coverage(contract, {"k": (0, 5)})
     assert served.served and [each.needs for each in served.conditions] == ["k >= 0"]
     assert not coverage(contract, {"k": (-1, 5)}).served
+
+
+class Empty(nn.Module):
+    def forward(self, x):
+        return torch.cat([x, x[:1]]), x.new_ones(max(x.shape[0], 1)), x.roll(1, 0)
+
+
+def test_sizes_of_0_are_what_eager_makes_of_them(export_once: Callable[..., Path]) -> None:
+    module = Empty().eval()
+    model = tcexport.load(
+        export_once(
+            "empty", module, (torch.randn(3, 2),), axes={"x": ("n", "m")},
+            dynamic={"n": (0, 4), "m": (0, 4)},
+        )
+    )  # fmt: skip
+    for shape in ((0, 2), (1, 2), (3, 0), (0, 0), (4, 4)):
+        x = torch.randn(shape)
+        for got, want in zip(model(x), module(x), strict=True):
+            torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("function", "first", "second", "guards"),
+    [
+        (lambda x, v: x.index_put((torch.tensor([0, 0, 1]),), v), (4, "n"), ("k", "m"), {"k": 3}),
+        (lambda x, v: x.index_copy(0, torch.tensor([2, 0]), v), (4, "n"), ("k", "m"), {"k": 2}),
+        (
+            lambda x, v: F.conv1d(x[:, : v.shape[0]], torch.ones(2, 3, 1)),
+            (1, 5, "n"),
+            ("k",),
+            {"k": 3},
+        ),
+    ],
+)
+def test_what_does_not_fit_is_not_served(
+    function: Callable[..., Any], first: Any, second: Any, guards: dict[str, int]
+) -> None:
+    """Values of another shape than the place they are put to, another number of channels."""
+    sizes = {"n": 6, "m": 6, **guards}
+
+    def made(shape: Any) -> torch.Tensor:
+        return torch.randn(*(sizes.get(size, size) for size in shape))
+
+    def named(shape: Any) -> Any:
+        return tuple(size if isinstance(size, str) else None for size in shape)
+
+    names = [size for size in (*first, *second) if isinstance(size, str)]
+    source = source_in_memory(
+        Two(function).eval(), (made(first), made(second)), {},
+        {"x": named(first), "k": named(second)},
+    )  # fmt: skip
+    with pytest.raises(tcexport.ExportError) as error:
+        check(source, dynamic=dynamic_from_python(dict.fromkeys(names, (1, 9))))
+    told = str(error.value)
+    assert all(f"{name} can't be dynamic: the trace fixed it at {size}" in told
+               for name, size in guards.items())  # fmt: skip
+    assert "m" not in names or "m and n must be equal" in told
