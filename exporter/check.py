@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.levels import Levels, parse_levels
 from ..lowering.survey import OpUse
+from .advice import Advice, advise
 from .derive import relocated, with_asserted
 from .export import Progress, Stages, displayer, in_the_users_words, raised, traced_and_derived
 from .graph_text import graph_text
@@ -35,6 +37,7 @@ class Findings:
         ops: which ops the graph holds, and which of them can be lowered; empty without a trace.
         stages: seconds of each stage.
         graph: the traced graph as text, where it was asked for; see `graph_text`.
+        advice: whether an export is worth it; None where it would be refused.
     """
 
     errors: tuple[Diagnostic, ...]
@@ -44,6 +47,7 @@ class Findings:
     ops: tuple[OpUse, ...]
     stages: tuple[tuple[str, float], ...]
     graph: str | None = None
+    advice: Advice | None = None
 
 
 def check(
@@ -57,12 +61,14 @@ def check(
     error: Sequence[str] = (),
     allow: Sequence[str] = (),
     graph: bool = False,
+    bench: str | os.PathLike[str] | None = None,
 ) -> Findings:
     """What `tcexport.export` would refuse or report of a module, without building anything.
 
     Args:
         module, args, kwargs, axes, dynamic, narrow, error, allow: as `tcexport.export`.
         graph: give the traced graph, too, as text.
+        bench: results of `tcexport bench -o`, for the advice.
 
     Raises:
         UsageError: the arguments do not fit each other.
@@ -73,6 +79,7 @@ def check(
         narrow=narrow,
         levels=parse_levels(error, allow, "{}="),
         graph=graph,
+        bench=None if bench is None else Path(bench),
     )
 
 
@@ -83,6 +90,7 @@ def check_source(
     narrow: bool = False,
     levels: Levels | None = None,
     graph: bool = False,
+    bench: Path | None = None,
     progress: Progress | None = None,
 ) -> Findings:
     """The same for a source. ``progress``: see `export_source`."""
@@ -118,6 +126,7 @@ def check_source(
         relocated(ops, display),
         tuple(stages.done),
         graph_text(traced, contract, derived.words, display) if graph else None,
+        None if errors else advise(source, ops, contract, traced.sizes, bench),
     )
 
 

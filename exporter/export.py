@@ -22,6 +22,8 @@ from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from ..artifacts.levels import Levels, parse_levels
 from ..artifacts.logs import log
+from ..lowering.survey import OpUse
+from .advice import Advice, advise
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
 from .derive import Derived, contiguous_only, derive, relocated, used_symbols, with_asserted
@@ -48,7 +50,8 @@ Progress = Callable[[str, "float | None"], None]
 @dataclass(frozen=True)
 class Report:
     """What an export did. ``stages``: seconds for each; ``verified``: where the file was compared
-    with eager; ``notes``: what the user should know, as diagnostics."""
+    with eager; ``notes``: what the user should know, as diagnostics; ``ops`` and ``advice``: see
+    `OpUse`, `Advice`."""
 
     path: str
     size: int
@@ -59,6 +62,8 @@ class Report:
     notes: tuple[Diagnostic, ...]
     verified: tuple[Checked, ...]
     stages: tuple[tuple[str, float], ...]
+    ops: tuple[OpUse, ...]
+    advice: Advice
 
 
 @dataclass(frozen=True)
@@ -210,6 +215,8 @@ def _export(
         notes=levels.applied(relocated(notes, displayer(source))),
         verified=verified,
         stages=tuple(stages.done),
+        ops=relocated(lowered.ops, displayer(source)),
+        advice=advise(source, lowered.ops, contract, traced.sizes, path.with_suffix(".bench.json")),
     )
 
 

@@ -22,14 +22,11 @@ _PRODUCTS = frozenset(
 )
 
 
-def flops(node: torch.fx.Node) -> int | None:
-    """The floating-point operations of one call; None where a size depends on data."""
+def flops(node: torch.fx.Node) -> int:
+    """The floating-point operations of one call. All sizes must be known from the inputs."""
     if str(node.target).rpartition(".")[0] not in _PRODUCTS:
         return 0
-    try:
-        args, kwargs = tree_map(_stand_in, (node.args, node.kwargs))
-    except LookupError:
-        return None
+    args, kwargs = tree_map(_stand_in, (node.args, node.kwargs))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         node.target(*args, **kwargs)
     return int(counter.get_total_flops())
@@ -45,9 +42,4 @@ def _stand_in(argument: Any) -> Any:
 
 
 def _number(size: Any) -> int:
-    """Raises LookupError where only the data decides."""
-    if not isinstance(size, torch.SymInt):
-        return int(size)
-    if not size.node.has_hint():
-        raise LookupError(size)
-    return int(size.node.hint)
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)

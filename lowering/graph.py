@@ -10,12 +10,13 @@ from typing import Any
 import sympy
 import torch
 from torch.export.graph_signature import InputKind
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
 from . import epilogue
 from .asserted import Asserted
-from .checks import free_number
+from .checks import CHECK_INDEX, REQUIRE, free_number
 from .context import Context, Unsupported, constant_tensor
 from .converters.convolution import with_norm
 from .converters.linear import linear
@@ -163,7 +164,9 @@ class _Importer:
                 yield from (Use(node, error) for error in refused[node])
             elif _is_op(node):
                 fast, folded = whole.get(node, node) in self.fast, node in self.folded
-                yield Use(node, None, fast, folded, 0 if folded else flops(node) or 0)
+                on_data = _is_on_data(node)
+                count = 0 if folded or on_data else flops(node)
+                yield Use(node, None, fast, folded, on_data, count)
 
     # Ends of the graph.
 
@@ -387,7 +390,15 @@ def _disagreement(node: torch.fx.Node, result: Tensor, value: torch.Tensor) -> D
 def _is_op(node: torch.fx.Node) -> bool:
     if node.op != "call_function" or str(node.target) in CHECKS:
         return False
+    if node.target in (CHECK_INDEX, REQUIRE):
+        return False  # not the model's: what the contract looks at
     value = node.meta.get("val")
     return node.target is not operator.getitem and not isinstance(
         value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
     )
+
+
+def _is_on_data(node: torch.fx.Node) -> bool:
+    """Whether a size of the result or of an operand is known only once the data is there."""
+    values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    return any(value is not None and free_unbacked_symbols(value) for value in values)

@@ -27,6 +27,8 @@ class OpUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fast: how many uses are computed by a kernel of ours (products, convolutions, attention,
             normalization), alone or as a part of it, and not by a generic loop.
         folded: how many uses are of constants alone, and are computed at export.
+        on_data: how many uses are on sizes that only the data decides; their arithmetic is not
+            counted.
         flops, fast_flops: arithmetic at the traced sizes, see `flops`, of all uses, and of the fast.
     """
 
@@ -39,6 +41,7 @@ class OpUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     location: Location | None = None
     fast: int = 0
     folded: int = 0
+    on_data: int = 0
     flops: int = 0
     fast_flops: int = 0
 
@@ -60,6 +63,7 @@ class Use:
     refused: Unsupported | None = None
     fast: bool = False
     folded: bool = False
+    on_data: bool = False
     flops: int = 0
 
 
@@ -83,6 +87,7 @@ def table(uses: Iterable[Use]) -> tuple[OpUse, ...]:
                 user_location(first.node.meta.get("stack_trace")),
                 fast=sum(use.fast for use in group),
                 folded=sum(use.folded for use in group),
+                on_data=sum(use.on_data for use in group),
                 flops=sum(use.flops for use in group),
                 fast_flops=sum(use.flops for use in group if use.fast),
             )

@@ -67,7 +67,11 @@ _BUNDLE_FAILED = 5
     "--plot", type=click.Path(path_type=Path), help="Where to draw the ratios, as an SVG."
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Where to write the results as JSON."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where to write the results as JSON. In m.bench.json, `check` and `export` of m.tcpkg find "
+    "them for their advice.",
 )
 @output_options
 @click.pass_context

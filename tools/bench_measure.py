@@ -109,6 +109,7 @@ def measure(
             notes=(*_changed(manifest, against), *_busy(machine)),
             sizes=tuple(sizes),
             runtimes=tuple(_finished(standings[name]) for name in runtimes),
+            source_sha256=manifest.provenance.source_sha256,
         )
 
 

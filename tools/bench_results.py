@@ -107,7 +107,8 @@ class RuntimeResult:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole benchmark: every runtime at every size, in the order in which they were asked for."""
+    """A whole benchmark: every runtime at every size, in the order in which they were asked for.
+    ``source_sha256``: of the source that the bundle was made from, as the bundle says."""
 
     bundle: str
     model: str
@@ -118,6 +119,7 @@ class Results:
     notes: tuple[str, ...]
     sizes: tuple[Sizes, ...]
     runtimes: tuple[RuntimeResult, ...]
+    source_sha256: str = ""
 
     def runtime(self, name: str) -> RuntimeResult | None:
         return next((each for each in self.runtimes if each.name == name), None)

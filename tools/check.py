@@ -79,6 +79,7 @@ def command(
             narrow=asked.narrow,
             levels=levels,
             graph=graph,
+            bench=asked.bundle().with_suffix(".bench.json"),
             progress=progress,
         )
     if form == "json":
@@ -98,7 +99,8 @@ def _lines(found: Findings) -> list[str]:
     if found.contract is None:
         return []
     graph = [] if found.graph is None else found.graph.splitlines()
-    return [*contract_lines(found.contract), *op_lines(found.ops), *graph]
+    advice = [] if found.advice is None else found.advice.lines
+    return [*contract_lines(found.contract), *op_lines(found.ops), *graph, *advice]
 
 
 def _as_json(found: Findings) -> dict[str, Any]:

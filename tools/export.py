@@ -59,7 +59,7 @@ def command(
       tcexport model.py --dynamic seq=1..1024 --dynamic batch=1..16 -o m.tcpkg
       tcexport model.py:MyNet --input 'x=float32[batch=4,16]' --dynamic batch
     """
-    out = output or Path(_default_name(asked.spec))
+    out = output or asked.bundle()
     # What the model prints is no result: stdout holds the path or the JSON alone.
     with Progress(quiet) as progress, redirect_stdout(sys.stderr):
         from ..exporter.options import parse_targets
@@ -89,12 +89,6 @@ def command(
     click.echo(report.path)
 
 
-def _default_name(spec: str) -> str:
-    """model.py → model.tcpkg, model.py:MyNet → MyNet.tcpkg."""
-    path, colon, name = spec.rpartition(":")
-    return f"{name if colon and path.endswith('.py') and name else Path(spec).stem}.tcpkg"
-
-
 def _print_summary(report: Report, verbose: bool) -> None:
     print_diagnostics(report.notes)
     lines = dim_lines(report.dims)
@@ -114,7 +108,7 @@ def _print_summary(report: Report, verbose: bool) -> None:
         f"{size_text(report.size)} for {', '.join(report.targets)}, "
         f"of which weights {size_text(report.weights_size)}"
     )
-    for line in lines:
+    for line in [*lines, *report.advice.lines]:
         print(line, file=sys.stderr)
 
 

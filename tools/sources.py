@@ -35,6 +35,12 @@ class Asked:
     error: tuple[str, ...]
     allow: tuple[str, ...]
 
+    def bundle(self) -> Path:
+        """Where an export writes by default: model.py → model.tcpkg, model.py:MyNet → MyNet.tcpkg."""
+        path, colon, name = self.spec.rpartition(":")
+        named = colon and path.endswith(".py") and name
+        return Path(f"{name if named else Path(self.spec).stem}.tcpkg")
+
     def levels(self) -> Levels:
         """``--error`` and ``--allow``, over what the project says.
 

@@ -88,7 +88,8 @@ def op_lines(ops: Sequence[OpUse]) -> list[str]:
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]))
         for row in rows
     ]
-    return [f"ops: {kinds} kinds, {uses} uses; {rest}", *(f"  {line.rstrip()}" for line in lines)]
+    head = f"ops: {uses}, of {kinds} kind{'' if kinds == 1 else 's'}; {rest}"
+    return [head, *(f"  {line.rstrip()}" for line in lines)]
 
 
 def _lowered(each: OpUse) -> str:

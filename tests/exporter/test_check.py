@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ from torch import nn
 
 import tcexport
 from tcexport.artifacts.errors import Location
+from tcexport.exporter.advice import Advice, advise
 from tcexport.exporter.families import FAMILIES
+from tcexport.exporter.source import source_in_memory
 
 ROWS = torch.randn(3, 6)
 AXES = {"x": ("rows", None)}
@@ -249,3 +253,87 @@ def test_an_export_and_a_load_tell_what_they_do(
     assert re.search(r"\[tcexport lowering\] compile for x86-64-v3: \d", said)
     assert len(re.findall(r"\[tcexport variants\] built cpu:x86-64-v[34], \d+ bytes", said)) == 2
     assert re.search(r"\[tcexport variants\] .*m\.tcpkg: took .* of .*, ", said)
+
+
+# --- advice ---------------------------------------------------------------------------------------
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(30, 8)
+        self.first = nn.Linear(8, 16)
+        self.second = nn.Linear(16, 4, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(self.table(ids)).relu()).softmax(-1).sum(0)
+
+
+def advised(module: nn.Module, x: torch.Tensor, bench: Path | None = None) -> Advice:
+    names = {"x": ("rows", *[None] * (x.dim() - 1))}
+    if isinstance(module, Mlp):
+        names = {"ids": ("rows",)}
+    found = tcexport.check(module.eval(), (x,), axes=names, dynamic={"rows": None}, bench=bench)
+    assert found.advice is not None and not found.errors
+    assert len(found.advice.lines) <= 3
+    return found.advice
+
+
+def test_advice_is_made_of_counted_facts() -> None:
+    found = advised(Mlp(), torch.arange(5))
+    assert found.parameters == 30 * 8 + 8 * 16 + 16 + 16 * 4
+    assert (found.ops, found.fast_ops, found.data_ops) == (6, 4, 0)
+    assert found.flops == found.fast_flops == 2 * 5 * (8 * 16 + 16 * 4)
+    assert (found.sizes, found.data_checks) == ({"rows": 5}, 1)
+    assert found.lines == (
+        "a call is 6 ops (4 in kernels of ours) and 1.92 kFLOP at rows=5, 100 % of it in kernels of "
+        "ours; 448 parameters; values are looked at in 1 place",
+        "the gain was not measured: `tcexport bench` measures it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: x + 1, "too small to gain"),
+        (lambda x: torch.nonzero(x).float().exp().sin().cos().sum(), "too data-dependent to gain"),
+        (lambda x: x.exp().sin().cos().tan().sum(), "no op is in a kernel of ours"),
+    ],
+)
+def test_advice_says_plainly_what_will_not_gain(function: Any, said: str) -> None:
+    class Of(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(x)
+
+    assert said in advised(Of(), ROWS).lines[-1]
+
+
+def test_advice_quotes_a_benchmark_of_this_source_alone(tmp_path: Path) -> None:
+    bench = tmp_path / "m.bench.json"
+    eager = {"name": "eager", "mean_ratio": {"geometric_mean": 2.5, "sizes": 3}}
+    data = {"model": "Mlp", "source_sha256": "", "runtimes": [{"name": "bundle"}, eager]}
+    bench.write_text(json.dumps(data))
+    args, names = (torch.arange(5),), {"ids": ("rows",)}
+    checked = tcexport.check(Mlp().eval(), args, axes=names, bench=bench)
+    assert checked.advice is not None and checked.contract is not None
+    gain = checked.advice.gain
+    assert gain is not None and (gain.over_eager, gain.sizes) == (2.5, 3)
+    assert checked.advice.lines[1].startswith(
+        "measured: eager takes 2.5 times as long as the bundle (geometric mean over 3 sizes"
+    )
+    source = source_in_memory(Mlp().eval(), args, {}, names)
+    eager["mean_ratio"] = {"geometric_mean": 0.8, "sizes": 1}
+    for text, said in (
+        (json.dumps(data), "it does not gain: eager was not slower"),
+        (json.dumps({**data, "source_sha256": "0" * 64}), "measured another version of the source"),
+        (json.dumps({**data, "runtimes": []}), "has no comparison with eager"),
+        ("[]", "is not what `tcexport bench -o` writes"),
+    ):
+        bench.write_text(text)
+        found = advise(source, checked.ops, checked.contract, {}, bench)
+        assert any(said in line for line in found.lines)
+        assert (found.gain is None) == ("not gain" not in said)
+
+
+def test_what_is_refused_gets_no_advice() -> None:
+    assert tcexport.check(Spectrum().eval(), (ROWS,)).advice is None

@@ -65,6 +65,14 @@ def test_export_prints_the_path_and_tells_the_rest_on_stderr(
     assert "batch: 1..8   (<= 8 and >= 1: --dynamic batch=1..8)" in lines
     assert any(line.startswith("equals eager ") for line in lines)
     assert any("for cpu:x86-64-v3, of which weights" in line for line in lines)
+    assert lines[-3].startswith(
+        "a call is 3 ops (2 in kernels of ours) and 60 FLOP at batch=2, 100 %"
+    )
+    assert lines[-1].startswith("too small to gain in speed")
+    assert lines[-2] == (
+        "the gain was not measured: tcexport bench model.tcpkg --against model.py "
+        "-o model.bench.json"
+    )
 
 
 def test_the_bundle_runs_with_eagers_numbers(exported: tuple[Path, str, str]) -> None:
@@ -117,6 +125,8 @@ def test_quiet_json_is_one_document(tmp_path: Path) -> None:
     assert (report["path"], err) == ("Net.tcpkg", "")
     assert report["size"] == (tmp_path / "Net.tcpkg").stat().st_size
     assert report["dims"][0]["name"] == "batch" and report["stages"] and report["verified"]
+    assert report["advice"]["parameters"] == 18 and report["advice"]["flops"] == 60
+    assert {each["op"] for each in report["ops"]} >= {"aten.linear.default"}
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_an_op_that_cannot_be_lowered_is_status_1_with_the_table(
     assert "error[TC501] aten.histc.default is not supported" in found.err
     lines = found.out.splitlines()
     assert "no guard: dtypes, ranks, sizes and ranges are all that a call is held against" in lines
-    assert "ops: 1 kinds, 1 uses; 1 cannot be lowered" in lines
+    assert "ops: 1, of 1 kind; 1 cannot be lowered" in lines
     row = next(line for line in lines if "aten.histc" in line)
     assert row.split()[:3] == ["aten.histc.default", "1", "no:"]
     assert row.endswith("model.py:18   return x.histc(4)")
@@ -107,7 +107,7 @@ def test_notes_and_warnings_alone_are_status_0_and_no_dim_is_said(
     lines = found.out.splitlines()
     assert lines[0] == "no dynamic dim: every size is that of the example"
     assert lines[1].startswith("no guard: ")
-    assert "ops: 2 kinds, 2 uses; all can be lowered" in lines
+    assert "ops: 2, of 2 kinds; all can be lowered" in lines
 
 
 # --- formats --------------------------------------------------------------------------------------
