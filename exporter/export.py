@@ -277,6 +277,7 @@ def _prepare(source: Source, dynamic: Mapping[str, DimRequest | None]) -> _Prepa
     """The example call with every axis as a number or an expression over the dynamic dims."""
     if not source.train or source.file is None:
         _require_eval_mode(source.module)
+    dynamic = {**dict.fromkeys(source.dynamic), **dynamic}
     bound = bind(source.module, source.args, source.kwargs)
     plain = [path for path, leaf in bound.leaves if not isinstance(leaf, torch.Tensor)]
     axes = check_axes(source.axes, bound.tensors, plain)

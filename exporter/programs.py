@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sympy
 import torch
 
 from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.expr import render
+from .trace import symbol_of
+from .translate import Untranslatable, to_expr
 from .userfile import shown_path
 
 _REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -36,13 +42,18 @@ _REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Program:
-    """A saved program as a module; ``args`` and ``kwargs`` are its example, if it has one."""
+    """A saved program as a module; ``args`` and ``kwargs`` are its example, if it has one.
+
+    ``shapes`` are those of its inputs, in order, with torch's symbols where an axis is dynamic; None
+    for an input that is no tensor.
+    """
 
     module: torch.nn.Module
     has_example: bool
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     sha256: str
+    shapes: tuple[tuple[Any, ...] | None, ...]
 
 
 def load_program(path: Path) -> Program:
@@ -87,4 +98,45 @@ def load_program(path: Path) -> Program:
         args=tuple(args),
         kwargs=dict(kwargs),
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        shapes=_shapes(program),
     )
+
+
+def _shapes(program: torch.export.ExportedProgram) -> tuple[tuple[Any, ...] | None, ...]:
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    inputs = [values.get(str(name)) for name in program.graph_signature.user_inputs]
+    return tuple(
+        tuple(symbol_of(size) for size in value.shape) if isinstance(value, torch.Tensor) else None
+        for value in inputs
+    )
+
+
+def program_axes(
+    shapes: Sequence[tuple[Any, ...] | None], leaves: Sequence[tuple[str, Any]]
+) -> dict[str, tuple[str | None, ...]]:
+    """Names for the axes that are dynamic in a saved program, which has lost those that it was made
+    with: ``x_0`` for axis 0 of ``x``, and for every axis that is as long.
+
+    Args:
+        leaves: the example call, path and value; as many as ``shapes``, else nothing is named.
+    """
+    if len(shapes) != len(leaves):
+        return {}
+    names: dict[sympy.Symbol, str] = {}
+    for (path, _), shape in zip(leaves, shapes, strict=True):
+        for axis, size in enumerate(shape or ()):
+            if isinstance(size, sympy.Symbol) and size not in names:
+                base = re.sub(r"\W+", "_", path).strip("_")
+                names[size] = f"{base}_{axis}"
+
+    def name(size: Any) -> str | None:
+        try:
+            return render(to_expr(size, names)) if not size.is_number else None
+        except Untranslatable:
+            return None
+
+    return {
+        path: tuple(name(size) for size in shape)
+        for (path, _), shape in zip(leaves, shapes, strict=True)
+        if shape is not None and any(name(size) is not None for size in shape)
+    }

@@ -17,10 +17,10 @@ import torch
 
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.names import suggestions
-from .axes import Axes, annotated_axes, axes_from_python, check_axes, parse_axes
+from .axes import Axes, annotated_axes, axes_from_python, check_axes, dim_names, parse_axes
 from .inputs import Given, merged, parse_inputs
 from .models import find_model
-from .programs import load_program
+from .programs import load_program, program_axes
 from .signature import bind, forward_location, signature_text
 from .userfile import UserFile, call, run_file, shown_path
 
@@ -39,6 +39,7 @@ class Source:
         file: the source file as shown to the user; None for a module in memory.
         sha256: of the source file's bytes; empty for a module in memory.
         train: leave the module in the mode it is in.
+        dynamic: dims that are dynamic unless they are asked for otherwise: those of a saved program.
     """
 
     module: torch.nn.Module
@@ -49,6 +50,7 @@ class Source:
     file: str | None = None
     sha256: str = ""
     train: bool = False
+    dynamic: tuple[str, ...] = ()
 
 
 def load_source(
@@ -74,15 +76,19 @@ def load_source(
     program = load_program(path)
     example = (program.args, program.kwargs) if program.has_example else None
     args, kwargs = _example(program.module, example, given, shown_path(path))
+    own: Axes = {}
+    if not named and not _axes_of(given):
+        own = dict(program_axes(program.shapes, bind(program.module, args, kwargs).leaves))
     return Source(
         module=program.module,
         args=args,
         kwargs=kwargs,
-        axes=_named_axes(program.module, args, kwargs, (named, _axes_of(given))),
+        axes=_named_axes(program.module, args, kwargs, (named, _axes_of(given), own)),
         name=path.stem,
         file=shown_path(path),
         sha256=program.sha256,
         train=train,
+        dynamic=tuple(dim_names(own)),
     )
 
 

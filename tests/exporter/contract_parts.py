@@ -376,6 +376,122 @@ class Shaped(nn.Module):
         )
 
 
+class Scattered(nn.Module):
+    def forward(self, x, index, source):
+        return (
+            x.scatter(1, index, source),
+            x.scatter_add(1, index, source),
+            x.scatter(1, index, 2.0),
+        )
+
+
+class Put(nn.Module):
+    def forward(self, x, index, values):
+        index = index.clamp(max=8)
+        return x.index_put((index,), values), x.index_put((index,), values, accumulate=True)
+
+
+class Hits(nn.Module):
+    """Results whose size hangs on the data."""
+
+    def forward(self, x, mask):
+        y = x.clone()
+        y[mask] = 0.0
+        return x.nonzero(), x[mask], torch.masked_select(x, x > 0), y, mask.nonzero().float().sum(0)
+
+
+class Sorted(nn.Module):
+    def forward(self, x):
+        values, places = torch.sort(x, dim=1, stable=True)
+        return values, places, torch.argsort(x, dim=0, descending=True, stable=True)
+
+
+class Best(nn.Module):
+    def forward(self, x):
+        return x.topk(3, 1).values, x.kthvalue(2, 1).values
+
+
+class Half(nn.Module):
+    def forward(self, x):
+        return x * 2 + 1, x.softmax(1), x.sum(1), x.relu().float(), x @ x.T
+
+
+class Brain(nn.Module):
+    def forward(self, x):
+        y = x.bfloat16()
+        return (y * 3).float(), y.mean(1).float(), torch.tanh(y).float(), (y > 0).sum(1)
+
+
+class Multiplied(nn.Module):
+    """Rows as often as counts say; a negative count is refused, a large one made smaller."""
+
+    def forward(self, x, counts):
+        return x.repeat_interleave(counts.clamp(max=4), 0), torch.repeat_interleave(
+            counts.clamp(max=3)
+        )
+
+
+class Bags(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bags = nn.ModuleList(
+            nn.EmbeddingBag(9, 3, mode=mode) for mode in ("sum", "mean", "max")
+        )
+
+    def forward(self, ids):
+        return [bag(ids) for bag in self.bags]
+
+
+class Resized(nn.Module):
+    def forward(self, x):
+        return (
+            functional.interpolate(x, scale_factor=2),
+            functional.interpolate(x, scale_factor=1.5),
+            functional.interpolate(x, size=(5, 3), mode="bilinear"),
+        )
+
+
+class Whole(nn.Module):
+    """Integers by integers: a zero is refused by eager's kernels and by the compiled ones."""
+
+    def forward(self, x, y):
+        return x // y, x % y, torch.div(x, y, rounding_mode="trunc"), x.fmod(y)
+
+
+class Searched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("edges", torch.linspace(-2, 2, 7))
+
+    def forward(self, x):
+        return torch.bucketize(x, self.edges), torch.searchsorted(self.edges, x, right=True)
+
+
+class Upwards(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.ConvTranspose1d(2, 3, 4, stride=2, padding=1)
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+class Emptied(nn.Module):
+    """What torch takes for granted of sizes, and is not so of 0."""
+
+    def forward(self, x):
+        n = x.shape[0]
+        return torch.cat([x, x[:1]]), x.new_ones(max(n, 1)), x.new_zeros(min(n, 1)), x.roll(1, 0)
+
+
+class Cut(nn.Module):
+    """Numbers of which torch keeps less than was divided by."""
+
+    def forward(self, x):
+        n, m = x.shape
+        return x * (n * m // m), x.new_zeros(n + 3 - n % 3), torch.arange(1, n)
+
+
 def rows(*shape: int) -> torch.Tensor:
     return torch.randn(*shape)
 
@@ -483,4 +599,37 @@ PARTS = [
     Part("triangle", Triangles(), (rows(4, 4),), {"0": ("n", "n")}, {"n": (0, 9)}),
     Part("views", Shaped(), (rows(2, 3, 4),), {"0": ("b", "n", None)}, {"b": (0, 4), "n": (0, 9)}),
     Part("split", Split(), (rows(3, 4),), {"0": ("b", None)}, {"b": (0, 4)}),
+]  # fmt: skip
+
+# Of newer ops, in groups of their own.
+MORE = [
+    Part("scatter", Scattered(), (rows(3, 5), ids(5, 3, 2), rows(3, 2)),
+         {"0": ("n", None), "1": ("n", "k"), "2": ("n", "k")}, {"n": (0, 9), "k": (0, 9)},
+         {"1": (0, 4)}),
+    Part("index_put", Put(), (rows(9, 2), ids(9, 4), rows(4, 2)),
+         {"0": (None, "m"), "1": ("k",), "2": ("k", "m")}, {"m": (0, 6), "k": (0, 6)},
+         {"1": (-9, 8)}),
+    Part("hits", Hits(), (rows(3, 4), rows(3, 4) > 0), {"0": ("n", "m"), "1": ("n", "m")},
+         {"n": (0, 9), "m": (0, 9)}),
+    Part("sort", Sorted(), (rows(3, 5),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 40)}),
+    Part("topk", Best(), (rows(3, 5),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 40)},
+         spans={"m": ("3..40", "eager raises below")}),
+    Part("float16", Half(), (rows(3, 5).half(),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 20)},
+         finite=True),
+    Part("bfloat16", Brain(), (rows(3, 5),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 20)}),
+    Part("multiplied", Multiplied(), (rows(4, 2), ids(3, 4)), {"0": ("n", None), "1": ("n",)},
+         {"n": (0, 9)}, {"1": (0, 6)}),
+    Part("bags", Bags(), (ids(9, 3, 4),), {"0": ("b", "s")}, {"b": (0, 9), "s": (0, 9)},
+         {"0": (0, 8)}, spans={"s": ("1..9", "eager raises at 0")}),
+    Part("resized", Resized(), (rows(2, 3, 4, 5),), {"0": ("b", None, "h", "w")},
+         {"b": (0, 3), "h": (0, 9), "w": (0, 9)},
+         spans={"h": ("1..9", "eager raises at 0"), "w": ("1..9", "eager raises at 0")}),
+    Part("whole", Whole(), (ids(50, 4), ids(9, 4) + 1), {"0": ("n",), "1": ("n",)}, {"n": (0, 9)},
+         {"0": (-100, 100), "1": (1, 9)}),
+    Part("searched", Searched(), (rows(3, 5),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 9)}),
+    Part("upwards", Upwards(), (rows(2, 2, 6),), {"0": ("b", None, "n")}, {"b": (0, 4), "n": (0, 20)},
+         spans={"n": ("1..20", "eager raises at 0")}),
+    Part("emptied", Emptied(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 9)}),
+    Part("cut", Cut(), (rows(4, 5),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 9)},
+         spans={"n": ("1..9", "eager raises at 0"), "m": ("1..9", "eager raises at 0")}),
 ]  # fmt: skip

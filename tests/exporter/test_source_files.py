@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from tcexport import UsageError
+from tcexport.exporter.export import check
+from tcexport.exporter.options import dynamic_from_python
 from tcexport.exporter.source import Source, load_source, source_in_memory
 
 NET = """
@@ -450,3 +452,34 @@ def test_what_is_no_source_in_memory_is_refused(
         source_in_memory(module, args)  # type: ignore[arg-type]
     assert caught.value.code == code
     assert said in str(caught.value)
+
+
+class Product(torch.nn.Module):
+    def forward(self, x, rest):
+        return x @ rest["y"]
+
+
+def test_a_saved_program_keeps_its_dynamic_axes_and_ranges(tmp_path: Path) -> None:
+    """Torch does not keep the names: an axis is called by its input and number."""
+    batch, seq = torch.export.Dim("batch", min=2, max=8), torch.export.Dim("seq", max=64)
+    program = torch.export.export(
+        Product(),
+        (torch.randn(3, 4), {"y": torch.randn(4, 5)}),
+        dynamic_shapes=({0: batch, 1: seq}, {"y": {0: seq}}),
+    )
+    path = str(tmp_path / "product.pt2")
+    torch.export.save(program, path)
+    source = load_source(path)
+    assert source.axes == {"x": ("x_0", "x_1"), "rest.y": ("x_1", None)}
+    assert source.dynamic == ("x_0", "x_1")
+    report = check(source, dynamic={})
+    assert {dim.name: dim.span() for dim in report.dims} == {"x_0": "1..8", "x_1": "1..64"}
+    report = check(source, dynamic=dynamic_from_python({"x_0": (2, 4)}))
+    assert {dim.name: dim.span() for dim in report.dims} == {"x_0": "2..4", "x_1": "1..64"}
+    with pytest.raises(UsageError, match=r"no axis is called batch") as error:
+        check(source, dynamic=dynamic_from_python({"batch": (1, 4)}))
+    assert "axes: x (x_0, x_1), rest.y (x_1, _)" in str(error.value)
+    named = load_source(path, axes=["x=b,s", "rest.y=s,_"])
+    assert named.dynamic == ()
+    report = check(named, dynamic=dynamic_from_python({"b": (1, 8), "s": None}))
+    assert {dim.name: dim.span() for dim in report.dims} == {"b": "1..8", "s": "1..64"}
