@@ -321,6 +321,70 @@ def test_hostile_contracts_are_refused() -> None:
         checked(contract_of(x, [], n, index_guards=(IndexGuard(0, 0, 1, LINE),)))
 
 
+HOSTILE = st.recursive(
+    st.one_of(
+        st.sampled_from(
+            ["n", "m", "+", "*", "//", "%", "min", "==", "<", "and", "not", "__class__"]
+        ),
+        st.integers(-3, 9),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.booleans(),
+        st.none(),
+        st.text(max_size=9),
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=30,
+)
+LARGE = st.recursive(
+    st.one_of(st.sampled_from(["n", "m"]), st.integers(-3, 9), st.integers(-(2**62), 2**62)),
+    lambda inner: st.tuples(st.sampled_from(["+", "-", "*", "//", "%", "min"]), inner, inner),
+    max_leaves=40,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_guard_data_from_a_hostile_file_is_refused_or_only_refuses_calls(
+    data: st.DataObject,
+) -> None:
+    """Through JSON, as from a file: nothing but a ContractError at load, or a GuardError at a call."""
+    hostile = data.draw(st.booleans())
+    drawn = HOSTILE if hostile else LARGE
+    compared = HOSTILE if hostile else st.tuples(st.sampled_from(["==", "<="]), LARGE, LARGE)
+    parts = (Part(0, data.draw(drawn), data.draw(drawn)),) if data.draw(st.booleans()) else ()
+    contract = contract_of(
+        {
+            "x": TensorInput("x", "int64", ("n", "m")),
+            "y": TensorInput("y", "float32", (data.draw(drawn),)),
+        },
+        [],
+        [dim("n", 0, 0, 0, 8), dim("m", 0, 1, 0, None)],
+        guards=(Guard(data.draw(compared), LINE),),
+        index_guards=(IndexGuard(0, data.draw(drawn), data.draw(drawn), LINE, parts),),
+    )
+    try:
+        read = checked(msgspec.json.decode(msgspec.json.encode(contract), type=Contract))
+        checks = compile_checks(read, [])
+    except (ContractError, msgspec.ValidationError, msgspec.DecodeError):
+        assert hostile
+        return
+    for shape in ((0, 0), (2, 3), (8, 1)):
+        flat = [np.zeros(shape, np.int64), np.zeros(shape[0], np.float32)]
+        try:
+            answer = checks.numpy(flat)
+        except Exception:
+            answer = None  # the call is refused, and the closer look says why
+        try:
+            explain(read, look(read, flat))
+        except GuardError:
+            assert answer is None
+        else:
+            assert answer == ()
+
+
 # --- drawn contracts and calls --------------------------------------------------------------------
 
 NAMES = ["n", "m"]
