@@ -18,6 +18,7 @@ from ..artifacts.expr import Expr
 aten = torch.ops.aten
 
 ToExpr: TypeAlias = "Callable[[Any], Expr]"
+Condition: TypeAlias = "tuple[str, Expr, Expr]"
 
 _CONVOLUTION = re.compile(r"aten\.conv(?P<transposed>_transpose)?(?P<rank>[123])d$")
 _WINDOWS = re.compile(
@@ -28,7 +29,7 @@ _WINDOWS = re.compile(
 _PADS_WITH_VALUES = ("reflect", "replicate", "circular")
 
 
-def required(node: torch.fx.Node, expr: ToExpr) -> list[Expr]:
+def required(node: torch.fx.Node, expr: ToExpr) -> list[Condition]:
     """The conditions on sizes of one node; ``expr`` gives a size over the user's dims.
 
     Raises:
@@ -62,7 +63,7 @@ def _shape(node: Any) -> Any:
 
 def _channels(
     node: torch.fx.Node, expr: ToExpr, rank: int, transposed: bool, groups: Any
-) -> list[Expr]:
+) -> list[Condition]:
     """The operand has the channels that the weight is made for."""
     channels = _shape(node.args[0])[-(rank + 1)]
     weight = _shape(node.args[1])
@@ -70,19 +71,19 @@ def _channels(
     return [("==", expr(channels), expr(needed))]
 
 
-def _filled(node: torch.fx.Node, expr: ToExpr, rank: int) -> list[Expr]:
+def _filled(node: torch.fx.Node, expr: ToExpr, rank: int) -> list[Condition]:
     """No axis but the batch's is empty."""
     shape = _shape(node.args[0])
     return [(">=", expr(size), 1) for size in shape[-(rank + 1) :]]
 
 
-def _put(node: torch.fx.Node, expr: ToExpr) -> list[Expr]:
+def _put(node: torch.fx.Node, expr: ToExpr) -> list[Condition]:
     """``x[indices] = values``: the values have the shape of ``x[indices]``, or are stretched to it
     along axes that are 1 in the trace."""
     target, values = _shape(node.args[0]), _shape(node.args[2])
     places = [axis for axis, index in enumerate(node.args[1]) if index is not None]
     indices = [node.args[1][axis] for axis in places]
-    conditions: list[Expr] = []
+    conditions: list[Condition] = []
     if any(index.meta["val"].dtype in (torch.bool, torch.uint8) for index in indices):
         if len(indices) != 1:
             return []
@@ -100,10 +101,10 @@ def _put(node: torch.fx.Node, expr: ToExpr) -> list[Expr]:
     return conditions
 
 
-def _common(shapes: Sequence[Any], expr: ToExpr) -> tuple[list[Any], list[Expr]]:
+def _common(shapes: Sequence[Any], expr: ToExpr) -> tuple[list[Any], list[Condition]]:
     """The common shape of some indices, and that they have it."""
     common: list[Any] = []
-    conditions: list[Expr] = []
+    conditions: list[Condition] = []
     for axis in range(1, max(len(shape) for shape in shapes) + 1):
         sizes = [shape[-axis] for shape in shapes if len(shape) >= axis]
         wide = [size for size in sizes if isinstance(size, torch.SymInt) or size != 1] or [1]
@@ -112,9 +113,9 @@ def _common(shapes: Sequence[Any], expr: ToExpr) -> tuple[list[Any], list[Expr]]
     return common, conditions
 
 
-def _counted(node: torch.fx.Node, expr: ToExpr) -> list[Expr]:
+def _counted(node: torch.fx.Node, expr: ToExpr) -> list[Condition]:
     """``arange(start, end, step)``: the end lies on the side that the steps lead to."""
-    schema = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    schema = [argument.name for argument in node.target._schema.arguments]
     given = {**dict(zip(schema, node.args, strict=False)), **node.kwargs}
     numbers = [given.get("start", 0), given["end"], given.get("step", 1)]
     start, end, step = (
