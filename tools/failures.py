@@ -29,14 +29,22 @@ class Place:
 
     def file(self, location: Location) -> str | None:
         """The file of a location as it is reached from the current folder; None if it is not there:
-        a library's, or one that is gone."""
+        a library's, one that is gone, or another file of the same name."""
         path = self.folder / location.file
-        if not path.is_file():
+        if not path.is_file() or not _holds(path, location):
             return None
         try:
             return path.resolve().relative_to(Path.cwd().resolve()).as_posix()
         except ValueError:
             return path.resolve().as_posix()
+
+
+def _holds(path: Path, location: Location) -> bool:
+    """Whether a file has the line that a location quotes."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if not 0 < location.line <= len(lines):
+        return False
+    return location.text in ("", lines[location.line - 1].strip())
 
 
 def print_failure(diagnostics: Sequence[Diagnostic], form: str, place: Place) -> None:

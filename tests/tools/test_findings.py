@@ -17,6 +17,7 @@ from tcexport.artifacts.errors import Diagnostic, Location
 from tcexport.artifacts.rules import RULES
 from tcexport.tools import cli
 from tcexport.tools.annotations import annotation
+from tcexport.tools.failures import Place
 from tcexport.tools.sarif import sarif
 
 # The schema of https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/, unchanged.
@@ -176,6 +177,15 @@ def test_what_github_would_read_as_its_own_is_escaped() -> None:
     assert elsewhere.startswith("::warning title=TC106::") and elsewhere.endswith(
         "%0Aa,b:c%25.py:3"
     )
+
+
+def test_a_line_is_not_looked_for_in_another_file_of_the_same_name(folder: Path) -> None:
+    place = Place(folder / "nets")
+    line = "return x if x.sum() > 0 else -x"
+    assert place.file(Location("model.py", 14, line)) == "nets/model.py"
+    assert place.file(Location("model.py", 13, line)) is None
+    assert place.file(Location("model.py", 400, line)) is None
+    assert place.file(Location("torch/nn/functional.py", 14, line)) is None
 
 
 @pytest.mark.parametrize("no_colour", ["", "1"])
