@@ -144,7 +144,7 @@ _rule(
     "A refusal stands for a wrong answer, or for no answer at all; a warning is all that says that "
     "the bundle may answer otherwise than the model would. Neither goes away by not being told.",
     "Mend the line that the code is about. `--allow` takes the notes on what is guarded, or makes no "
-    "difference to the numbers: TC110, TC115, TC116, TC210.",
+    "difference to the numbers: TC110, TC115, TC116, TC121, TC210.",
 )
 _rule(
     "TC101",
@@ -301,6 +301,15 @@ _rule(
     "`forward` calls an op of its own, or a torch.autograd.Function, that a trace cannot take.",
     "The graph would hold a name that nothing can compute.",
     "Write it with torch's own ops.",
+)
+_rule(
+    "TC121",
+    "global kept",
+    "`forward` reads a global of the user's module; its value at export is a constant of the bundle.",
+    "Setting the global later, or in another process, does not change the bundle.",
+    "Nothing, if it is a constant. Otherwise make it an argument of `__init__`, or an input.",
+    level="note",
+    allowed=True,
 )
 _rule(
     "TC190",
@@ -550,3 +559,43 @@ _rule(
     "The result is not there; nothing was returned in its place.",
     "Open an issue with the message.",
 )
+
+
+# Codes that are easily taken for one another, or met on the way from one to another.
+_RELATED = (
+    ("TC001", "TC002", "TC003"),
+    ("TC004", "TC005", "TC009"),
+    ("TC006", "TC007", "TC008"),
+    ("TC010", "TC115"),
+    ("TC101", "TC109", "TC118", "TC119"),
+    ("TC102", "TC107", "TC311"),
+    ("TC103", "TC104", "TC113"),
+    ("TC105", "TC114"),
+    ("TC106", "TC114", "TC115", "TC116", "TC121"),
+    ("TC107", "TC108", "TC109"),
+    ("TC110", "TC111", "TC112"),
+    ("TC116", "TC312"),
+    ("TC117", "TC504"),
+    ("TC120", "TC501"),
+    ("TC101", "TC190"),
+    ("TC201", "TC202", "TC210", "TC212"),
+    ("TC211", "TC107"),
+    ("TC210", "TC301", "TC307"),
+    ("TC302", "TC303", "TC308"),
+    ("TC304", "TC305", "TC306"),
+    ("TC309", "TC311"),
+    ("TC310", "TC407"),
+    ("TC401", "TC402", "TC403"),
+    ("TC404", "TC405", "TC506"),
+    ("TC301", "TC406"),
+    ("TC502", "TC503", "TC504", "TC590"),
+    ("TC505", "TC011"),
+    ("TC012", "TC590"),
+    ("TC601", "TC590"),
+)
+
+
+def related(code: str) -> tuple[str, ...]:
+    """The codes that stand beside one in `_RELATED`."""
+    near = [each for group in _RELATED if code in group for each in group if each != code]
+    return tuple(dict.fromkeys(near))

@@ -6,7 +6,7 @@ import json
 import linecache
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from torch._dynamo.exc import (
     Unsupported,
     UserError,
 )
+from torch._ops import HigherOrderOperator
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..artifacts.errors import Diagnostic, Location
-from ..lowering.locations import is_library, location_of_frames, shown_file
+from ..lowering.locations import is_library, location_of_frames, shown_file, user_location
 from .families import FAMILIES, Family, classify_function, tries_for
+from .roles import branch_family, roles
 
 Frames = Sequence["tuple[str, int]"]
 
@@ -34,7 +36,10 @@ _EXPLANATION = re.compile(r"^\s*Explanation:\s*(?P<text>.+)$", re.MULTILINE)
 _CONTEXT = re.compile(r"^\s*Developer debug context:\s*(?P<text>.+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"module: (?P<module>[^,]*), qualname: (?P<name>[^,]*)")
 _BUILTIN = re.compile(r"builtin operator `(?P<name>\w+)`(?P<rest>.*)")
-_METHOD = re.compile(r"trace method `(?P<name>\w+)` of class")
+_METHOD = re.compile(r"trace method `(?P<name>\w+)` of class `(?P<owner>\w+)`")
+_META = re.compile(r"unsupported operator: (?P<space>\w+)\.(?P<name>\w+)")
+_RAISED = re.compile(r"raised exception (?P<what>\w+)\((?P<text>.*)\)$", re.MULTILINE)
+_OPAQUE = ("eval", "exec", "compile", "globals", "locals", "vars", "memoryview", "input")
 # Names that are torch's alone, and hints about torch.compile at run time or about torch itself.
 _INTERNAL = re.compile(r"\b(?:s|u|zuf|zf)\d+\b|L\[|flat_args|Dynamo|torch\.compile|torch\._dynamo")
 _NOT_OURS = ("fullgraph", "file an issue", "report", "graph break", "allow_in_graph", "fundamental")
@@ -44,6 +49,7 @@ _BY_KIND: tuple[tuple[str, str], ...] = (
     ("Data-dependent assertion", "assert"),
     ("assert with non-string", "assert"),
     ("Data-dependent branching", "branch"),
+    ("sort with non-constant keys", "branch"),
     ("unsupported index(Tensor)", "number"),
     ("Dynamic slicing with Tensor", "number"),
     ("non-scalar tensor", "number"),
@@ -62,6 +68,7 @@ _BY_KIND: tuple[tuple[str, str], ...] = (
     ("context manager", "context"),
     ("generator", "generator"),
     ("autograd.Function", "custom"),
+    ("Read uninitialized cell", "generator"),
     ("custom jvp", "custom"),
     ("custom vjp", "custom"),
     ("Operator does not support running with fake tensors", "custom"),
@@ -97,6 +104,46 @@ def explain_failure(error: BaseException) -> tuple[Diagnostic, bool]:
     )
 
 
+def explain_pass(error: BaseException, program: torch.export.ExportedProgram) -> Diagnostic:
+    """What it means that torch could not take a traced graph apart; the line is that of the node
+    that it was at, or of the first one inside of it."""
+    executing = _EXECUTING.search(str(error))
+    nodes = {node.name: node for node in program.graph.nodes}
+    node = nodes.get(executing["node"]) if executing else None
+    if node is None:
+        found = explain_failure(error)[0]
+        calls = [each for each in program.graph.nodes if each.op == "call_function"]
+        higher = [each for each in calls if isinstance(each.target, HigherOrderOperator)]
+        if found.location is not None or not higher:
+            return found
+        node = higher[0]
+    location = next(filter(None, map(user_location, _traces(node, program.graph_module))), None)
+    if "autocast" in str(node.target):
+        family = FAMILIES["autocast"]
+        return Diagnostic(family.code, family.message, location, tries=family.tries)
+    name = str(getattr(node.target, "_name", None) or node.target)
+    return Diagnostic(
+        "TC101",
+        f"graph break: {name} cannot be taken apart to the ops that are lowered",
+        location,
+        notes=(_first_line(error),),
+        tries=("write it with the ops of docs/ops.md",),
+    )
+
+
+def _traces(node: torch.fx.Node, module: torch.nn.Module) -> Iterator[str | None]:
+    yield node.meta.get("stack_trace")
+    for argument in node.all_input_nodes:
+        inner = getattr(module, str(argument.target), None) if argument.op == "get_attr" else None
+        if isinstance(inner, torch.fx.GraphModule):
+            for each in inner.graph.nodes:
+                if each.op == "call_function":
+                    yield from _traces(each, inner)
+
+
+_EXECUTING = re.compile(r"^While executing %(?P<node>\w+) :", re.MULTILINE)
+
+
 def explain_break(kind: str, message: str, frames: Frames) -> Diagnostic:
     """One graph break as a diagnostic.
 
@@ -110,6 +157,15 @@ def explain_break(kind: str, message: str, frames: Frames) -> Diagnostic:
     family, what = _family(kind, message, frames)
     if family is not None:
         return _diagnostic(family, what, frames)
+    raised = _RAISED.search(message)
+    if raised is not None:
+        return Diagnostic(
+            "TC101",
+            f"graph break: the trace raises {raised['what']} here, and a call does not",
+            location=location_of_frames(frames),
+            notes=(raised["text"].strip("'\""), *_library_line(frames)),
+            tries=("do it before or after the call, on its inputs or results",),
+        )
     return Diagnostic(
         "TC101",
         f"graph break: {kind[:1].lower() + kind[1:]}",
@@ -143,7 +199,7 @@ def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str
         if function is not None:
             found, what = classify_function(function["module"], function["name"])
             if found == "c" and not _is_in_c(context["text"] if context else ""):
-                return None, ""
+                found = "skipped"
             return FAMILIES[found], what
     builtin = _BUILTIN.search(message)
     if builtin is not None and builtin["name"] == "open":
@@ -153,14 +209,40 @@ def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str
     method = _METHOD.search(message)
     if method is not None and method["name"] in ("write", "writelines", "flush"):
         return FAMILIES["stream"], f"{method['name']}()"
+    if method is not None and "unsupported method call" in kind.lower():
+        name = "" if method["name"] == "__call__" else f".{method['name']}"
+        return FAMILIES["c"], f"{method['owner']}{name}()"
+    unfit = _META.search(message) if "fake tensors" in kind else None
+    if unfit is not None and unfit["space"] in ("aten", "prims"):
+        return FAMILIES["shapeless"], f"{unfit['space']}::{unfit['name']}"
+    if builtin is not None and builtin["name"] in _OPAQUE:
+        return FAMILIES["c"], f"{builtin['name']}()"
     if "Could not extract specialized integer" in message:
-        return FAMILIES["size"], ""
+        return FAMILIES[_role("size", frames)], ""
     for part, name in _BY_KIND:
         if part in kind:
-            if name == "branch" and _compares_masks(frames):
-                name = "causal"
-            return FAMILIES[name], ""
+            if name == "branch":
+                name = "causal" if _compares_masks(frames) else _role(name, frames)
+            what = "a part of this line" if name == "numpy" else ""
+            return FAMILIES[name], what
     return None, ""
+
+
+def _role(name: str, frames: Frames) -> str:
+    """The family by what the user's line does, where torch knows only that data decided."""
+    if not frames:
+        return name
+    file, _ = frames[-1]
+    inside = is_library(file)
+    if inside and not Path(file).as_posix().endswith("torch/nn/modules/container.py"):
+        return name
+    own = [frame for frame in frames if not is_library(frame[0])]
+    if not own:
+        return name
+    if name == "branch":
+        return branch_family(*own[-1])
+    found = roles(*own[-1])
+    return "lookup" if inside or ("index" in found and "count" not in found) else name
 
 
 def _is_in_c(context: str) -> bool:

@@ -135,6 +135,7 @@ def merged(found: list[Diagnostic]) -> list[Diagnostic]:
         if len(each.notes) > len(kept.notes):
             groups[(*where, each.code)] = each
     named = {key[:2] for key in groups if key[2] not in _GENERAL}
+    told = named | {key[:2] for key in groups if key[2] not in ("TC101", "TC190")}
     placed = {key[2] for key in groups if key[0]}
     users = any(key[0] and not is_library(key[0]) for key in groups)
     return [
@@ -142,7 +143,8 @@ def merged(found: list[Diagnostic]) -> list[Diagnostic]:
         for key, each in sorted(groups.items())
         if not (
             (key[2] in _GENERAL and key[:2] in named)
-            or (key[2] == "TC102" and (*key[:2], "TC105") in groups)
+            or (key[2] in ("TC101", "TC190") and key[:2] in told)
+            or (key[2] in ("TC102", "TC107") and (*key[:2], "TC105") in groups)
             or (key[2] == "TC190" and named)
             or (not key[0] and key[2] in placed)
             or (key[0] and users and is_library(key[0]))

@@ -424,9 +424,6 @@ def _with_tries(error: ExportError, source: Source, prepared: _Prepared) -> tupl
             name: replace(request, span=narrowed.fit.spans[name])
             for name, request in prepared.requests.items()
         }
-        again = _Prepared(prepared.bound, prepared.shapes, prepared.sizes, smaller)
-        traced = _trace(source, again)
-        derive(traced, smaller, _retracer(source, traced, smaller), narrow=False)
     except ExportError:
         return error.diagnostics
     typed = ",".join(
@@ -434,6 +431,12 @@ def _with_tries(error: ExportError, source: Source, prepared: _Prepared) -> tupl
         for name, request in smaller.items()
     )
     tried = f"--dynamic {typed}   (tried, works)   or --narrow"
+    try:
+        again = _Prepared(prepared.bound, prepared.shapes, prepared.sizes, smaller)
+        traced = _trace(source, again)
+        derive(traced, smaller, _retracer(source, traced, smaller), narrow=False)
+    except ExportError:  # no box of sizes holds all that can be served
+        tried = "--narrow   (tried, works: what is needed is checked at every call)"
     return tuple(
         msgspec.structs.replace(each, tries=(tried,)) if each.code == "TC210" else each
         for each in error.diagnostics

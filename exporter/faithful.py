@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -44,8 +45,12 @@ def require_faithful(
         found = _difference(module, traced, example, "on the example")
         if found is None and _answers(module, traced, others):
             found = _difference(module, traced, others, "on other values than the example's")
+    if found is not None and suspects:
+        raise ExportError(
+            msgspec.structs.replace(each, notes=(*each.notes, found.message)) for each in suspects
+        )
     if found is not None:
-        raise ExportError((*suspects, found))
+        raise ExportError(found)
 
 
 def require_repeatable(first: Trace, second: Trace) -> None:

@@ -37,15 +37,36 @@ FAMILIES: dict[str, Family] = {
         "tensor",
         ("compute it for every row or expert, and mask the result with torch.where",),
     ),
+    "raise": Family(
+        "TC102",
+        "an exception is raised for some values of a tensor",
+        ("assert x.isfinite().all(), which is kept: the bundle refuses such calls",),
+    ),
+    "loop": Family(
+        "TC102",
+        "a loop goes on for as long as the values of a tensor say",
+        (
+            "a fixed number of steps, each with x = torch.where(goes_on, step(x), x)",
+            "a closed form, where there is one",
+        ),
+    ),
     "assert": Family(
         "TC102",
-        "an assertion depends on the values of a tensor",
-        ("remove it, or torch._check(condition) on a number from .item()",),
+        "an assertion on the values of a tensor has a form that cannot be kept",
+        ("assert (x > 0).all(): all() or any() of a tensor, without `not`, `and` and `or`",),
     ),
     "number": Family(
         "TC107",
         "a tensor is turned into Python numbers",
         ("keep it a tensor: x > x.mean(), not x > x.mean().item()",),
+    ),
+    "lookup": Family(
+        "TC107",
+        "a Python object, or one row, is looked up by the value of a tensor",
+        (
+            "all of them in one tensor: torch.stack(rows).index_select(0, i.reshape(1))[0]",
+            "a table as a buffer: self.table.index_select(0, i.reshape(1))[0]",
+        ),
     ),
     "numpy": Family(
         "TC108",
@@ -56,6 +77,19 @@ FAMILIES: dict[str, Family] = {
         "TC109",
         "{what} is a C function that cannot be part of the graph",
         ("call it in __init__ and keep the result: self.value = …", "write it with torch"),
+    ),
+    "skipped": Family(
+        "TC101",
+        "{what} is a function that torch does not trace",
+        (
+            "call it in __init__ and keep the result: self.value = …",
+            "do it before or after the call, on its inputs or results",
+        ),
+    ),
+    "shapeless": Family(
+        "TC101",
+        "{what} gives a kind of tensor, or a shape, that a trace cannot hold",
+        ("write it for dense tensors",),
     ),
     "output": Family(
         "TC110",
@@ -77,6 +111,16 @@ FAMILIES: dict[str, Family] = {
         "{what}() during a call cannot be part of the graph",
         ("return the tensor, and save it outside",),
     ),
+    "setting": Family(
+        "TC103",
+        "{what} changes a setting of torch, which a bundle does not have",
+        ("give each tensor its dtype and device: torch.ones(6, dtype=torch.float64)",),
+    ),
+    "loose": Family(
+        "TC113",
+        "a tensor that .data gives is not followed by the trace",
+        ("x.detach() in place of x.data",),
+    ),
     "data": Family(
         "TC113",
         "a write through .data steps around the trace and would be lost",
@@ -91,6 +135,14 @@ FAMILIES: dict[str, Family] = {
         "TC105",
         "{what} draws random numbers, and those of the export would be kept",
         ("take the random tensor as an input: def forward(self, x, noise)",),
+    ),
+    "seed": Family(
+        "TC105",
+        "{what} sets a generator of random numbers, which a bundle does not have",
+        (
+            "draw them once, in __init__: self.register_buffer('noise', torch.rand(6))",
+            "take the random tensor as an input: def forward(self, x, noise)",
+        ),
     ),
     "environment": Family(
         "TC106",
@@ -115,6 +167,26 @@ FAMILIES: dict[str, Family] = {
         "are refused",
         severity="note",
     ),
+    "address": Family(
+        "TC116",
+        "{what} is an address in memory, which is another one at each call",
+        ("do not compute with it",),
+    ),
+    "identity": Family(
+        "TC105",
+        "{what} is another number in each process, and that of the export would be kept",
+        ("do not compute with it",),
+    ),
+    "constant": Family(
+        "TC121",
+        "{what} was read at export and is kept as it was then",
+        severity="note",
+    ),
+    "autocast": Family(
+        "TC118",
+        "autocast casts in a way that the trace does not follow",
+        ("cast where it is meant: self.inner(x.to(torch.bfloat16))", "model.to(torch.bfloat16)"),
+    ),
     "context": Family(
         "TC118",
         "a context manager that cannot be part of the graph",
@@ -124,6 +196,11 @@ FAMILIES: dict[str, Family] = {
         "TC119",
         "a generator that cannot be part of the graph",
         ("a list: [f(x) for x in xs]",),
+    ),
+    "foreign": Family(
+        "TC120",
+        "{what} is not an op of torch's, and no bundle can compute it",
+        ("write it with torch's own ops",),
     ),
     "custom": Family(
         "TC120",
@@ -154,7 +231,12 @@ _FILES_OF = (
     "subprocess",
 )
 _LOGGING = {"debug", "info", "warning", "warn", "error", "exception", "critical", "log"}
-_LAYOUT = {"is_contiguous", "stride", "storage_offset", "data_ptr"}
+_LAYOUT = {"is_contiguous", "stride", "storage_offset"}
+_SEEDS = {"seed", "manual_seed", "set_rng_state", "setstate"}
+_SETTINGS = {
+    *("set_default_dtype", "set_default_device", "set_default_tensor_type"),
+    *("set_flush_denormal", "set_num_threads", "use_deterministic_algorithms"),
+}
 _MODES = {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled"}
 _MACHINE = {
     ("torch.cuda", "is_available"),
@@ -197,14 +279,26 @@ def classify_call(module: str, name: str, owner: Any) -> tuple[str, str] | None:
     if isinstance(owner, torch.Tensor):
         if short in ("numpy", "__array__"):
             return "numpy", f"Tensor.{short}()"
+        if short == "data_ptr":
+            return "address", "data_ptr()"
         return ("layout", f"{short}()") if short in _LAYOUT else None
+    if module == "builtins" and name in ("id", "hash"):
+        return "identity", f"{name}()"
     if isinstance(owner, type) and owner.__module__ == "datetime":
         module = "datetime"
     if name in _CLOCK.get(module, ()):
         return "clock", f"{module}.{name}()"
     if module.partition(".")[0] == "numpy" and not short.startswith("_"):
         public = [part for part in module.split(".") if not part.startswith("_")]
+        if "lib" in public:  # where it is defined is numpy's own business
+            public = ["numpy"]
         return "numpy", f"{'.'.join(public)}.{name}()"
+    if short in _SEEDS and (module in ("random", "numpy.random") or _is_torchs(module, owner)):
+        return "seed", f"{module or 'torch'}.{short}()"
+    if module == "random" and not short.startswith("_"):
+        return "random", f"random.{short}()"
+    if short in _SETTINGS and _is_torchs(module, owner):
+        return "setting", f"torch.{short}()"
     if module == "builtins" and name == "print":
         return "output", "print()"
     if name in ("urandom", "getrandom"):
@@ -247,7 +341,8 @@ def classify_function(module: str, name: str) -> tuple[str, str]:
     if found is not None:
         return found
     known = bool(module) and not module.startswith("<")
-    shown = f"{module.lstrip('_')}.{name}" if known and module != "builtins" else name
+    public = {"posix": "os", "nt": "os"}.get(module, module.lstrip("_"))
+    shown = f"{public}.{name}" if known and module != "builtins" else name
     root = module.partition(".")[0]
     if module.startswith(_RANDOM) or name.startswith(("Random.", "SystemRandom.", "RandomState.")):
         return "random", f"{shown}()"

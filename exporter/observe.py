@@ -27,7 +27,8 @@ from ..lowering.locations import is_library, shown_file
 from .eager import quietly
 from .families import classify_call, classify_event, classify_function
 from .reach import names_in, reach
-from .state import Change, Snapshot, same
+from .roles import branch_family
+from .state import GLOBAL_GENERATORS, Change, Snapshot, same
 from .written import Write, Written, tensors_of
 
 
@@ -44,14 +45,16 @@ class Event:
 @dataclass(frozen=True)
 class Observed:
     """``result``: what the call gave; ``changes`` with the line of each, where it was found;
-    ``executed``: the user's functions that ran; ``possible``: what stops a trace, where it does not
-    know better. The tracer, after a break in a loop, looks at nothing else of that function."""
+    ``executed``: the user's code that ran, ``functions`` what of it has a name; ``possible``: what
+    stops a trace, where it does not know better. The tracer, after a break in a loop, looks at
+    nothing else of that function."""
 
     result: Any
     events: tuple[Event, ...]
     changes: tuple[tuple[Change, Location | None], ...]
     writes: tuple[Write, ...]
     executed: frozenset[types.CodeType]
+    functions: tuple[types.FunctionType, ...]
     possible: tuple[Event, ...]
 
 
@@ -66,7 +69,7 @@ def observe(
     """
     snapshot = Snapshot(module)
     watch = _Watch()
-    written = Written({**inputs, **tensors_of(module)}, _here, watch.read)
+    written = Written({**inputs, **tensors_of(module)}, _here, watch.read, watch.drew)
     functions = reach(module).functions
     mode: Any = contextlib.nullcontext()
     if any({"data", "numpy"} & names_in(code) for code in functions):
@@ -74,6 +77,7 @@ def observe(
     try:
         with written, mode, _auditing(watch), _profiling(watch):
             result = call()
+        watch.closed = True
         changes = snapshot.changes()
         writes = written.writes()
         lines: dict[int, Location] = {}
@@ -85,13 +89,19 @@ def observe(
     finally:
         snapshot.restore()
         written.restore()
-    located = tuple((change, lines.get(index)) for index, change in enumerate(changes))
+    drawn = any(event.family == "random" and event.location for event in watch.events)
+    located = tuple(
+        (change, lines.get(index))
+        for index, change in enumerate(changes)
+        if not (drawn and change.slot.path in GLOBAL_GENERATORS)  # said of the line that drew
+    )
     return Observed(
         result,
         tuple(watch.events),
         located,
         tuple(writes),
         frozenset(watch.executed),
+        tuple(function for code, function in functions.items() if code in watch.executed),
         tuple(watch.possible),
     )
 
@@ -128,9 +138,11 @@ class _Watch:
         self.events: list[Event] = []
         self.executed: set[types.CodeType] = set()
         self.possible: list[Event] = []
+        self.closed = False  # a call that is made again to find lines is the same call
 
     def note(self, family: str, what: str, frame: types.FrameType) -> None:
-        self.events.append(Event(family, what, _location(frame)))
+        if not self.closed:
+            self.events.append(Event(family, what, _location(frame)))
 
     def profile(self, frame: types.FrameType, event: str, argument: Any) -> None:
         """What `sys.setprofile` calls: for every call, of Python and of C functions."""
@@ -172,8 +184,15 @@ class _Watch:
         if frame is None or is_library(frame.f_code.co_filename):
             return
         location = _location(frame)
-        if _jumps(frame) and not location.text.startswith("assert"):
-            self.possible.append(Event("branch", "", location))
+        family = branch_family(location.file, location.line)
+        if _jumps(frame) and family != "assert":
+            self.possible.append(Event(family, "", location))
+
+    def drew(self) -> None:
+        """Torch has given random numbers."""
+        frame = _users_frame(sys._getframe(1))
+        if frame is not None:
+            self.note("random", "torch", frame)
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """What `sys.addaudithook` calls."""

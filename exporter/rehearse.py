@@ -20,12 +20,13 @@ from ..artifacts.errors import Diagnostic, ExportError, Location, UsageError
 from ..artifacts.logs import log
 from .breaks import eager_failure
 from .collect import collect_breaks, counted, merged
+from .constants import constant_reads
 from .eager import quietly, run_eager, same_numbers
 from .examples import contiguous_clone
 from .families import FAMILIES, tries_for
 from .modes import mode_reads
 from .observe import Event, Observed, observe
-from .signature import Bound
+from .signature import Bound, forward_location
 from .state import Change, preserved
 from .trace import IGNORED
 from .written import tensors_of
@@ -73,17 +74,33 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
             Diagnostic("TC009", f"the model failed on the example inputs: {message}", where)
         ) from error
     found = _judged(observed, module, inputs)
+    found = replace(found, errors=(*found.errors, *_iterators(module, observed.result)))
     if found.errors:
         return found
     first = [contiguous_clone(value) for value in pytree.tree_leaves(observed.result)]
-    return replace(found, errors=tuple(_other_answers(module, bound, first)))
+    errors = list(_other_answers(module, bound, first))
+    to_blame = [each for each in found.suspects if each.code == "TC105"]
+    return replace(found, errors=tuple(to_blame if errors and to_blame else errors))
+
+
+def _iterators(module: torch.nn.Module, result: Any) -> Iterator[Diagnostic]:
+    """Results that are iterators: what they give is computed after the call."""
+    for value in pytree.tree_leaves(result):
+        if isinstance(value, Iterator):
+            family = FAMILIES["generator"]
+            yield Diagnostic(
+                family.code,
+                f"forward returns a {type(value).__name__}, which computes after the call",
+                forward_location(module),
+                tries=family.tries,
+            )
 
 
 def refusal(
     error: ExportError, module: torch.nn.Module, bound: Bound, rehearsal: Rehearsal
 ) -> ExportError:
     """A failed trace with everything else that is to be mended: one run names all."""
-    found = [*error.diagnostics, *rehearsal.errors, *rehearsal.possible]
+    found = [*rehearsal.errors, *error.diagnostics, *rehearsal.possible]
     _tell(error.diagnostics)
     if any(each.code.startswith("TC1") for each in error.diagnostics):
         leaves = [contiguous_clone(leaf) for _, leaf in bound.leaves]
@@ -93,7 +110,9 @@ def refusal(
             breaks = collect_breaks(module, args, kwargs, IGNORED)
         _tell(breaks)
         found += breaks
-    errors = merged(found)
+    said = {(each.code, each.location) for each in found}
+    named = [each for each in rehearsal.suspects if (each.code, each.location) in said]
+    errors = merged([*named, *found])
     return ExportError((*errors, *_not_said(rehearsal.notes, errors)))
 
 
@@ -129,7 +148,8 @@ def _judged(
     found: list[Diagnostic] = []
     suspects: list[Diagnostic] = []
     for event in observed.events:
-        (suspects if event.family == "numpy" else found).append(_event_diagnostic(event))
+        doubtful = event.family in ("numpy", "identity")
+        (suspects if doubtful else found).append(_event_diagnostic(event))
     found += [_state_diagnostic(change, location) for change, location in observed.changes]
     for write in observed.writes:
         if write.name in inputs:
@@ -137,6 +157,7 @@ def _judged(
         else:
             found.append(buffer_write(write.name, write.location))
     found += mode_reads(observed.executed, module)
+    found += constant_reads(observed.functions, [change.path for change, _ in observed.changes])
     errors = merged(counted([each for each in found if each.severity == "error"]))
     notes = merged([each for each in found if each.severity != "error"])
     possible = counted([_event_diagnostic(event) for event in observed.possible])

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import collections
+import concurrent.futures
+import ctypes
 import itertools
 import logging
 import random
@@ -71,7 +73,12 @@ class Snapshot:
                 if not same(before, after):
                     found.append(
                         Change(
-                            _joined(slot, key), _text(before), _text(after), slot.kind, slot, key
+                            _joined(slot, key),
+                            value_text(before),
+                            value_text(after),
+                            slot.kind,
+                            slot,
+                            key,
                         )
                     )
         return found
@@ -128,7 +135,17 @@ _OPAQUE = (
     torch.device,
     weakref.ref,
     logging.Filterer,
+    # Handles: what they keep is a cache, or says nothing to a later call.
     threading.Thread,
+    threading.Semaphore,
+    threading.Condition,
+    threading.Event,
+    concurrent.futures.Executor,
+    ctypes.CDLL,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch.library.CustomOpDef,
+    torch.library.Library,
 )
 _MOST = 200_000  # containers; a model that holds more keeps a data set, not state
 
@@ -350,6 +367,8 @@ def _special(value: Any, path: str) -> Slot | None:
         return _state(path, lambda: _position(value), None)
     if isinstance(value, (itertools.count, itertools.cycle)):
         return _state(path, lambda: repr(value), None)
+    if isinstance(value, _ITERATORS):
+        return _state(path, lambda: _position_in(value), lambda at: value.__setstate__(at))
     if numpy is None:
         return None
     if isinstance(value, numpy.random.RandomState):
@@ -382,6 +401,21 @@ def _state(
     return Slot(path, kind, lambda: {None: get()}, write)
 
 
+_ITERATORS: tuple[Any, ...] = (
+    type(iter([])),
+    type(iter(())),
+    type(iter("")),
+    type(iter(range(0))),
+    type(reversed([])),
+)
+
+
+def _position_in(iterator: Any) -> int | None:
+    """How far an iterator over a sequence has come; None where it is at its end."""
+    state = iterator.__reduce__()
+    return state[2] if len(state) > 2 else None
+
+
 def _position(generator: types.GeneratorType[Any, Any, Any]) -> int:
     frame = generator.gi_frame
     return frame.f_lasti if frame is not None else -1
@@ -390,6 +424,9 @@ def _position(generator: types.GeneratorType[Any, Any, Any]) -> int:
 def _plain(state: tuple[Any, ...]) -> tuple[Any, ...]:
     """The state of numpy's old generator, comparable."""
     return (state[0], tuple(state[1].tolist()), *state[2:])
+
+
+GLOBAL_GENERATORS = ("random", "torch.random", "numpy.random")
 
 
 def _generators() -> Iterator[Slot]:
@@ -402,7 +439,7 @@ def _generators() -> Iterator[Slot]:
         yield _state("numpy.random", lambda: _plain(legacy.get_state()), legacy.set_state, "random")
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value in a message."""
     if value is MISSING:
         return "nothing"

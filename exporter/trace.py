@@ -18,19 +18,22 @@ import sympy
 import torch
 import torch.fx.experimental._config as shape_config
 import torch.fx.experimental.symbolic_shapes as symbolic_shapes
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT
 
-from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of
 from ..artifacts.prove import bounds
 from ..lowering.decompose import decompose
-from .breaks import eager_failure, explain_failure
+from ..lowering.locations import user_location
+from .breaks import eager_failure, explain_failure, explain_pass
 from .divisors import Divisors, recording_divisors
 from .eager import quietly, run_eager
 from .examples import AxisExprs, resized
+from .families import FAMILIES
 from .lines import recording_lines
 from .ranges import Request
 from .signature import Bound
@@ -115,6 +118,7 @@ def trace(
     dynamic = collection.dynamic_shapes(module, args, kwargs) if len(collection) else None
     with recording_divisors() as divisors, _sizes_of_zero(_may_be_zero(shapes, requests)):
         program, strict = _export(module, args, kwargs, dynamic)
+    _require_followed(program)
     placeholders = _placeholders(program, leaves)
     paths = dict(zip(placeholders, (path for path, _ in bound.leaves), strict=True))
     if decomposed:
@@ -132,13 +136,63 @@ def trace(
     )
 
 
+def _require_followed(program: ExportedProgram) -> None:
+    """Every constant of the graph must have a value: what the trace lost sight of has none.
+
+    Raises:
+        ExportError: TC113, at the lines that use such a tensor.
+    """
+    lost = {name for name, each in program.constants.items() if isinstance(each, FakeTensor)}
+    if not lost:
+        return
+    specs = program.graph_signature.input_specs
+    names = {spec.arg.name for spec in specs if spec.target in lost}
+    nodes = [node for node in program.graph.nodes if node.name in names]
+    family = FAMILIES["loose"]
+    found = {
+        location: Diagnostic(family.code, family.message, location, tries=family.tries)
+        for node in nodes
+        for location in (user_location(user.meta.get("stack_trace")) for user in node.users)
+    }
+    raise ExportError(found.values())
+
+
+def _require_torchs_ops(program: ExportedProgram) -> None:
+    """Refuse ops that someone else has registered: nothing outside of this process knows them.
+
+    Raises:
+        ExportError: TC120, each of them once.
+    """
+    family = FAMILIES["foreign"]
+    found: dict[tuple[str, Location | None], Diagnostic] = {}
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            op = node.target
+            if isinstance(op, torch._ops.OpOverload) and op.namespace not in _TORCHS:
+                what = str(op).removesuffix(".default")
+                location = user_location(node.meta.get("stack_trace"))
+                found.setdefault(
+                    (what, location),
+                    Diagnostic(
+                        family.code, family.message.format(what=what), location, tries=family.tries
+                    ),
+                )
+    if found:
+        raise ExportError(found.values())
+
+
+_TORCHS = ("aten", "prim", "prims", "_c10d_functional", "tcexport")
+
+
 def _decomposed(program: ExportedProgram, paths: Mapping[str, str]) -> ExportedProgram:
     try:
-        return decompose(program, paths)
+        program = decompose(program, paths)
+        _require_torchs_ops(program)
+        return program
     except ExportError:
         raise
     except Exception as error:  # torch's own passes find only now what the trace let through
-        raise ExportError(explain_failure(error)[0]) from error
+        raise ExportError(explain_pass(error, program)) from error
 
 
 def _traceable_sizes(sizes: Mapping[str, int], requests: Mapping[str, Request]) -> dict[str, int]:

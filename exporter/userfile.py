@@ -7,6 +7,7 @@ import path, ``sys.argv`` holds the file alone, and ``if __name__ == "__main__"`
 from __future__ import annotations
 
 import ast
+import difflib
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -17,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -159,8 +161,22 @@ def _advice(error: BaseException, path: Path) -> tuple[tuple[str, ...], tuple[st
         if _neighbour(Path.cwd(), package) or Path(package).is_dir():
             note += "; there is one in the current folder, which is not on the import path"
             return (note,), ("PYTHONPATH=. tcexport …",)
+        meant = _meant(package, path.parent)
+        if meant is not None:
+            return (note,), (f"import {meant}",)
         return (note,), (f"{sys.executable} -m pip install {package}",)
     return (), ()
+
+
+def _meant(package: str, folder: Path) -> str | None:
+    """The module that can be imported and whose name a misspelt one almost is."""
+    beside = [each.stem for each in folder.glob("*.py")]
+    for names in (beside, packages_distributions(), sys.stdlib_module_names):
+        near = sorted(name for name in names if abs(len(name) - len(package)) <= 2)
+        close = difflib.get_close_matches(package, near, 1, cutoff=0.79)
+        if close:
+            return close[0]
+    return None
 
 
 def _syntax_error(path: Path, error: SyntaxError | ValueError) -> UsageError:

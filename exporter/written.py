@@ -31,6 +31,7 @@ class Written(TorchDispatchMode):
         tensors: what to watch, by name.
         here: gives the user's line that is running.
         read: called where a Python number is read out of a tensor.
+        drew: called where torch's own generator has given random numbers.
     """
 
     supports_higher_order_operators = True
@@ -40,8 +41,10 @@ class Written(TorchDispatchMode):
         tensors: Mapping[str, torch.Tensor],
         here: Callable[[], Location | None],
         read: Callable[[], None] = lambda: None,
+        drew: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
+        self._drew = drew
         self._here = here
         self._read = read
         self._saved: dict[int, torch.UntypedStorage] = {}
@@ -69,7 +72,13 @@ class Written(TorchDispatchMode):
                         self.save(each)
         if func is torch.ops.aten._local_scalar_dense.default:
             self._read()
-        return func(*args, **kwargs)
+        if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
+            return func(*args, **kwargs)
+        before = torch.get_rng_state()
+        result = func(*args, **kwargs)
+        if not torch.equal(before, torch.get_rng_state()):
+            self._drew()
+        return result
 
     def save(self, tensor: torch.Tensor) -> None:
         """Keep what a tensor holds now, if it is watched and not saved yet."""

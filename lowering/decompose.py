@@ -14,6 +14,7 @@ import torch.fx.experimental._config as fx_config
 from torch.export.graph_signature import OutputKind
 
 from ..artifacts.errors import Diagnostic, ExportError
+from .branches import inline_branches
 from .checks import CHECK_INDEX, UNNUMBERED
 from .locations import user_location
 from .ops import KEPT
@@ -34,6 +35,7 @@ def decompose(
         ExportError: the model changes its state (TC103) or an input (TC104), or draws random
             numbers (TC105); all such places are listed.
     """
+    inline_branches(program)
     for node in program.graph.nodes:
         # A view that eager mode can take may not be one of what a decomposition gives instead.
         if node.op == "call_function" and node.target is aten.view.default:

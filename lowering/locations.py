@@ -48,22 +48,14 @@ def shown_file(file: str) -> str:
     return Path(file).name
 
 
-_MACHINERY = frozenset(
-    {
-        *("_dynamo", "_export", "_functorch", "_higher_order_ops", "_library", "_ops.py"),
-        *("_subclasses", "export", "fx", "utils", "_prims", "_refs", "_decomp"),
-    }
-)
-
-
 def _is_machinery(file: str) -> bool:
-    """Torch's own tracing, and this package, which say nothing about a model."""
+    """All of torch but its layers, and this package, which say nothing about a model."""
     if any(Path(file).is_relative_to(folder) for folder in _own_folders()):
         return True
     parts = Path(file).parts
     if "torch" not in parts[:-1]:
         return file.startswith("<")
-    return parts[parts.index("torch") + 1] in _MACHINERY
+    return parts[parts.index("torch") + 1] not in ("nn", "distributions")
 
 
 @cache

@@ -109,10 +109,16 @@ def refusals(rows: Iterable[OpUse]) -> tuple[Diagnostic, ...]:
                 "TC501",
                 f"{name} is not supported ({times}, first{where})",
                 row.location,
-                tries=(row.tries,) if row.tries else (),
+                tries=(row.tries,) if row.tries else _INSTEAD.get(row.op, ()),
             )
         )
     return tuple(found)
+
+
+_UNROLLED: tuple[str, ...] = (
+    "a fixed number of steps, each with x = torch.where(goes_on, step(x), x)",
+)
+_INSTEAD = dict.fromkeys(("while_loop", "scan", "associative_scan", "map_impl"), _UNROLLED)
 
 
 def _op(node: torch.fx.Node) -> str:

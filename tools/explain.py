@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import click
 
 from ..artifacts.errors import Diagnostic, UsageError
-from ..artifacts.levels import level_text
 from ..artifacts.names import suggestions
 from ..artifacts.rules import RULES, Rule
 
@@ -38,10 +40,17 @@ def command(code: str | None) -> None:
 
 
 def page(rule: Rule) -> str:
-    """The page of one rule, as text."""
-    parts = [f"{rule.code}: {rule.title}", rule.what, f"Why: {rule.why}", f"Do: {rule.fix}"]
-    if level_text(rule):
-        parts.append(f"Level: {level_text(rule)}")
-    if rule.example:
-        parts.append(f"Example:\n  {rule.example}")
-    return "\n\n".join(parts)
+    """The page of one rule as text: that of docs/diagnostics/, without Markdown's signs."""
+    text = (Path(__file__).parents[1] / "docs" / "diagnostics" / f"{rule.code}.md").read_text(
+        encoding="utf-8"
+    )
+    lines, inside = [], False
+    for line in text.rstrip().splitlines():
+        if line.startswith("```"):
+            inside = not inside
+        elif inside:
+            lines.append(f"    {line}".rstrip())
+        else:
+            line = re.sub(r"\[(TC\d+)\]\(TC\d+\.md\)", r"\1", line)
+            lines.append(re.sub(r"^#+ |\*\*", "", line))
+    return "\n".join(lines)

@@ -345,6 +345,9 @@ def test_a_model_that_cannot_be_made_says_where(tmp_path: Path) -> None:
         ("from .helpers import x", "relative import", "from helpers import x"),
         ("import surely_not_installed", "nor installed for", "pip install surely_not_installed"),
         ("import surely_not_installed.part", "nor installed", "install surely_not_installed"),
+        ("import nunpy as np", "nor installed for", "import numpy"),
+        ("import colections", "nor installed for", "import collections"),
+        ("import torchvisoin_models", "nor installed for", "pip install torchvisoin_models"),
         ("raise RuntimeError", "raised RuntimeError", None),
     ],
 )
