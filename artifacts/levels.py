@@ -57,7 +57,9 @@ def level_text(rule: Rule) -> str:
     return f"{rule.level}, where the export can go on; `--error {rule.code}` refuses, {silence}."
 
 
-def parse_levels(error: Sequence[str], allow: Sequence[str], place: str = "--{}") -> Levels:
+def parse_levels(
+    error: str | Sequence[str], allow: str | Sequence[str], place: str = "--{}"
+) -> Levels:
     """Read two lists of codes; several may stand in one item, with commas.
 
     Args:
@@ -105,7 +107,8 @@ def parse_levels(error: Sequence[str], allow: Sequence[str], place: str = "--{}"
     return Levels(frozenset(errors), frozenset(allowed))
 
 
-def _items(typed: Sequence[str]) -> list[str]:
+def _items(typed: str | Sequence[str]) -> list[str]:
+    typed = (typed,) if isinstance(typed, str) else typed
     return [part.strip() for each in typed for part in each.split(",") if part.strip()]
 
 

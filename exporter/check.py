@@ -58,8 +58,8 @@ def check(
     axes: Mapping[str, Any] | None = None,
     dynamic: Mapping[str, Any] | None = None,
     narrow: bool = False,
-    error: Sequence[str] = (),
-    allow: Sequence[str] = (),
+    error: str | Sequence[str] = (),
+    allow: str | Sequence[str] = (),
     graph: bool = False,
     bench: str | os.PathLike[str] | None = None,
 ) -> Findings:

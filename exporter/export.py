@@ -94,8 +94,8 @@ def export(
     out: str | os.PathLike[str],
     targets: Sequence[str] = ("cpu",),
     narrow: bool = False,
-    error: Sequence[str] = (),
-    allow: Sequence[str] = (),
+    error: str | Sequence[str] = (),
+    allow: str | Sequence[str] = (),
 ) -> Report:
     """Export a module to one file that runs without PyTorch.
 
@@ -109,7 +109,7 @@ def export(
         out: the file to write.
         targets: what to build for, such as ``"cpu"`` or ``"cpu:x86-64-v3"``.
         narrow: take the provable part of a range in place of refusing.
-        error: codes whose notes and warnings refuse the export, such as ``"TC106"``.
+        error: codes whose notes and warnings refuse the export: ``"TC106"``, or several.
         allow: codes whose notes are left out of the report.
 
     Returns:

@@ -86,7 +86,7 @@ def command(
         click.echo(json.dumps(_as_json(found), indent=1))
     elif form == "text":
         print_diagnostics((*found.errors, *found.notes))
-        for line in _lines(found):
+        for line in lines(found):
             click.echo(line)
     else:
         place = context.ensure_object(Place)
@@ -95,12 +95,15 @@ def command(
         context.exit(ExportError.exit_status)
 
 
-def _lines(found: Findings) -> list[str]:
+def lines(found: Findings) -> list[str]:
+    """What is told on stdout."""
     if found.contract is None:
         return []
+    # Where the compiler's process failed, there is no table, which is not to say that there is no op.
+    ops = op_lines(found.ops) if found.ops or not found.errors else []
     graph = [] if found.graph is None else found.graph.splitlines()
     advice = [] if found.advice is None else found.advice.lines
-    return [*contract_lines(found.contract), *op_lines(found.ops), *graph, *advice]
+    return [*contract_lines(found.contract), *ops, *graph, *advice]
 
 
 def _as_json(found: Findings) -> dict[str, Any]:

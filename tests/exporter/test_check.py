@@ -182,7 +182,7 @@ def test_a_note_is_raised_or_silenced_by_its_code(tmp_path: Path) -> None:
         ("TC106", "warning"),
     }
     assert not found.errors
-    silent = tcexport.check(module, (ROWS,), allow=["TC110"])
+    silent = tcexport.check(module, (ROWS,), allow="TC110")
     assert [each.code for each in silent.notes] == ["TC106"]
     raised = tcexport.check(module, (ROWS,), error=["tc110,TC106"])
     assert {each.code for each in raised.errors} == {"TC110", "TC106"} and not raised.notes

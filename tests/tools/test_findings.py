@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,20 @@ def test_notes_and_warnings_alone_are_status_0_and_no_dim_is_said(
     assert lines[0] == "no dynamic dim: every size is that of the example"
     assert lines[1].startswith("no guard: ")
     assert "ops: 2, of 2 kinds; all can be lowered" in lines
+
+
+def test_a_table_that_is_missing_is_not_called_empty(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    import tcexport
+    from tcexport.tools.check import lines
+
+    found = tcexport.check(torch.nn.Identity().eval(), (torch.ones(2),))
+    assert "no op: the graph only hands its inputs on" in lines(found)
+    failed = replace(found, errors=(Diagnostic("TC503", "was killed"),), advice=None)
+    assert not any(line.startswith(("no op", "ops:")) for line in lines(failed))
 
 
 # --- formats --------------------------------------------------------------------------------------
