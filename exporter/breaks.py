@@ -38,6 +38,8 @@ _FUNCTION = re.compile(r"module: (?P<module>[^,]*), qualname: (?P<name>[^,]*)")
 _BUILTIN = re.compile(r"builtin operator `(?P<name>\w+)`(?P<rest>.*)")
 _METHOD = re.compile(r"trace method `(?P<name>\w+)` of class `(?P<owner>\w+)`")
 _META = re.compile(r"unsupported operator: (?P<space>\w+)\.(?P<name>\w+)")
+_SIZES = re.compile(r"Size-like symbols: [uz]\w*\d")
+_READS = re.compile(r"\.(?:tolist|item)\(\)|\b(?:int|float)\(")
 _RAISED = re.compile(r"raised exception (?P<what>\w+)\((?P<text>.*)\)$", re.MULTILINE)
 _OPAQUE = ("eval", "exec", "compile", "globals", "locals", "vars", "memoryview", "input")
 # Names that are torch's alone, and hints about torch.compile at run time or about torch itself.
@@ -218,18 +220,26 @@ def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str
     if builtin is not None and builtin["name"] in _OPAQUE:
         return FAMILIES["c"], f"{builtin['name']}()"
     if "Could not extract specialized integer" in message:
-        return FAMILIES[_role("size", frames)], ""
+        return FAMILIES[_role("size", frames, message)], ""
     for part, name in _BY_KIND:
         if part in kind:
             if name == "branch":
-                name = "causal" if _compares_masks(frames) else _role(name, frames)
+                name = "causal" if _compares_masks(frames) else _role(name, frames, message)
             what = "a part of this line" if name == "numpy" else ""
             return FAMILIES[name], what
     return None, ""
 
 
-def _role(name: str, frames: Frames) -> str:
+def _role(name: str, frames: Frames, message: str) -> str:
     """The family by what the user's line does, where torch knows only that data decided."""
+    found = _role_of_line(name, frames)
+    own = [frame for frame in frames if not is_library(frame[0])]
+    reads = bool(own) and _READS.search(_line(*own[-1])) is not None
+    about_size = found in ("lookup", "number") and not reads and _SIZES.search(message)
+    return "sized" if about_size else found
+
+
+def _role_of_line(name: str, frames: Frames) -> str:
     if not frames:
         return name
     file, _ = frames[-1]
@@ -242,6 +252,8 @@ def _role(name: str, frames: Frames) -> str:
     if name == "branch":
         return branch_family(*own[-1])
     found = roles(*own[-1])
+    if not found & {"index", "count"} and _READS.search(_line(*own[-1])):
+        return "number"
     return "lookup" if inside or ("index" in found and "count" not in found) else name
 
 

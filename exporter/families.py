@@ -37,6 +37,11 @@ FAMILIES: dict[str, Family] = {
         "tensor",
         ("compute it for every row or expert, and mask the result with torch.where",),
     ),
+    "sized": Family(
+        "TC102",
+        "this line needs to know a size that depends on the values of a tensor",
+        ("keep all rows, and mask those that are not meant: torch.where(keep, x, 0)",),
+    ),
     "raise": Family(
         "TC102",
         "an exception is raised for some values of a tensor",
@@ -58,7 +63,11 @@ FAMILIES: dict[str, Family] = {
     "number": Family(
         "TC107",
         "a tensor is turned into Python numbers",
-        ("keep it a tensor: x > x.mean(), not x > x.mean().item()",),
+        (
+            "keep it a tensor: x > x.mean(), not x > x.mean().item()",
+            "compute for every row or expert, and mask the result with torch.where",
+            "what is no arithmetic (text, files, drawing) before or after the call",
+        ),
     ),
     "lookup": Family(
         "TC107",
@@ -135,6 +144,11 @@ FAMILIES: dict[str, Family] = {
         "TC105",
         "{what} draws random numbers, and those of the export would be kept",
         ("take the random tensor as an input: def forward(self, x, noise)",),
+    ),
+    "dropout": Family(
+        "TC105",
+        "dropout is on in eval mode too, and draws random numbers at each call",
+        ("F.dropout(x, p, self.training)", "an nn.Dropout as a part of the model"),
     ),
     "seed": Family(
         "TC105",
@@ -290,7 +304,9 @@ def classify_call(module: str, name: str, owner: Any) -> tuple[str, str] | None:
         return "clock", f"{module}.{name}()"
     if module.partition(".")[0] == "numpy" and not short.startswith("_"):
         public = [part for part in module.split(".") if not part.startswith("_")]
-        if "lib" in public:  # where it is defined is numpy's own business
+        if (
+            "lib" in public or "_core" in module or "core" in public
+        ):  # where it is defined is numpy's own business
             public = ["numpy"]
         return "numpy", f"{'.'.join(public)}.{name}()"
     if short in _SEEDS and (module in ("random", "numpy.random") or _is_torchs(module, owner)):
@@ -332,6 +348,8 @@ def _in_torch(what: str) -> str:
         value = getattr(value, part, None)
     if what.startswith("numpy.") and value is not None:
         return f"torch.{'.'.join(path)}"
+    if what.startswith("numpy."):
+        return "what torch has for it, or numpy after the call, on what the bundle gives"
     return "the function of the same name in torch"
 
 

@@ -89,7 +89,7 @@ def observe(
     finally:
         snapshot.restore()
         written.restore()
-    drawn = any(event.family == "random" and event.location for event in watch.events)
+    drawn = any(event.family in ("random", "dropout") and event.location for event in watch.events)
     located = tuple(
         (change, lines.get(index))
         for index, change in enumerate(changes)
@@ -192,7 +192,10 @@ class _Watch:
         """Torch has given random numbers."""
         frame = _users_frame(sys._getframe(1))
         if frame is not None:
-            self.note("random", "torch", frame)
+            through = sys._getframe(1)
+            while through is not frame and not _is_dropout(through):
+                through = through.f_back or frame
+            self.note("random" if through is frame else "dropout", "torch", frame)
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """What `sys.addaudithook` calls."""
@@ -206,6 +209,15 @@ class _Watch:
 
 
 _BELOW = ("torch/", "observe.py", "written.py", "tcexport/")
+
+
+def _is_dropout(frame: types.FrameType) -> bool:
+    """Whether a frame is one of torch's functions of this name."""
+    code = frame.f_code
+    return "dropout" in code.co_name and shown_file(code.co_filename) == _FUNCTIONAL
+
+
+_FUNCTIONAL = "torch/nn/functional.py"
 
 
 def _jumps(frame: types.FrameType) -> bool:

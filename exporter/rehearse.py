@@ -210,7 +210,7 @@ def _state_diagnostic(change: Change, location: Location | None) -> Diagnostic:
         return Diagnostic(
             family.code, family.message.format(what=named), location, tries=family.tries
         )
-    if change.kind == "items":
+    if change.kind in ("items", "elements"):
         message = f"a call changes what is in {change.path}, and the next call would not see it"
     elif change.kind == "state":
         message = f"a call moves {change.path} on, and the next call would not see it"
@@ -218,8 +218,13 @@ def _state_diagnostic(change: Change, location: Location | None) -> Diagnostic:
         shown = f"from {change.before} to {change.after}"
         name = f"the global {change.path}" if change.kind == "global" else change.path
         message = f"a call changes {name} {shown}, and the next call would not see it"
-    if change.before == "None" or change.before == "nothing":
-        tries: tuple[str, ...] = (f"compute it in __init__ and only read {change.path} in forward",)
+    if change.kind == "elements":
+        tries: tuple[str, ...] = (
+            f"take what {change.path} holds as an input and return the new value",
+            "return the value, and keep it outside",
+        )
+    elif change.before == "None" or change.before == "nothing":
+        tries = (f"compute it in __init__ and only read {change.path} in forward",)
     else:
         tries = (f"take {change.path} as an input and return the new value",)
     return Diagnostic("TC103", message, location, tries=tries)

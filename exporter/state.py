@@ -37,7 +37,7 @@ class Slot:
     (a dict from keys to values), ``write`` puts such a dict back."""
 
     path: str
-    kind: str  # attributes, items, global, closure, state or random
+    kind: str  # attributes, items, elements (of a list or a set), global, closure, state or random
     read: Callable[[], dict[Any, Any]]
     write: Callable[[dict[Any, Any]], None]
 
@@ -241,7 +241,7 @@ _MODULE_INTERNALS = frozenset(vars(torch.nn.Module()))
 def _joined(slot: Slot, key: Any) -> str:
     if slot.kind == "attributes" and isinstance(key, str):
         return f"{slot.path}.{key}" if slot.path else key
-    if slot.kind == "items":
+    if slot.kind in ("items", "elements"):
         return slot.path
     return slot.path or str(key)
 
@@ -342,7 +342,7 @@ def _sequence(values: Any, path: str) -> Slot:
         values.clear()
         values.extend(saved.values())
 
-    return Slot(path, "items", lambda: dict(enumerate(values)), write)
+    return Slot(path, "elements", lambda: dict(enumerate(values)), write)
 
 
 def _set(values: set[Any], path: str) -> Slot:
@@ -350,7 +350,7 @@ def _set(values: set[Any], path: str) -> Slot:
         values.clear()
         values.update(saved)
 
-    return Slot(path, "items", lambda: dict.fromkeys(values, True), write)
+    return Slot(path, "elements", lambda: dict.fromkeys(values, True), write)
 
 
 # --- state that is behind functions ---------------------------------------------------------------

@@ -107,7 +107,7 @@ def _case(family: str, section: str) -> Case:
         text = main[min(number, len(main) - 1)]
         command = commands[min(number, len(commands) - 1)] if commands else _command(text)
         if number == 1 and len(main) == 1:
-            text = unmarked(text)
+            text = shown(text)
         head = HEADER if text.startswith(("import ", "from ")) else f"{HEADER}\n\n"
         files = {"model.py": head + text, **others, **(instead if number else {})}
         forms.append(_form(files, command))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import logging
 import random
 import re
@@ -29,10 +31,15 @@ _TORCHS_OWN = re.compile(r"\b(?:s|u|zuf|zf)\d+\b|L\[|flat_args|orch\.compile|yna
 _TRIED = re.compile(r"try: --(?P<asked>dynamic \S+|narrow)   \(tried, works")
 
 
+def _run_worker_here(request: Path, progress: Any) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):  # where it tells its stages
+        worker.main(str(request))
+
+
 @pytest.fixture(autouse=True)
 def _one_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler's code in this process: TVM is loaded once, not for every model."""
-    monkeypatch.setattr(lower, "_run_worker", lambda path, progress: worker.main(str(path)))
+    monkeypatch.setattr(lower, "_run_worker", _run_worker_here)
     monkeypatch.delenv("SCALE", raising=False)
 
 
