@@ -73,6 +73,10 @@ def extract(traced: Trace, requests: Mapping[str, Request]) -> Assumptions:
             parts = guard.expr[1:] if guard.expr[0] == "and" else (guard.expr,)
             guards += [Guard(part, guard.origin) for part in parts]
     guards += _ranges(traced, env, symbols)
+    if not traced.zeros:
+        origin = Origin("the trace takes no size to be 0")
+        axes = {axis for shape in traced.shapes for axis in shape or () if dims_of(axis)}
+        guards += [Guard((">=", axis, 1), origin) for axis in sorted(axes, key=render)]
     return Assumptions(symbols, values, _distinct(guards), words)
 
 

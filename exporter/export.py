@@ -357,8 +357,7 @@ def _traced(
                 require_repeatable(traced, _trace(source, prepared))
     try:
         with stages("derive the contract"):
-            retrace = _retracer(source, traced, prepared.requests)
-            derived = derive(traced, prepared.requests, retrace, narrow=narrow)
+            traced, derived = _derived(source, traced, prepared, narrow)
     except ExportError as error:
         raise ExportError(_with_tries(error, source, prepared)) from error
     if any(note.code == "TC116" for note in rehearsal.notes):
@@ -366,10 +365,35 @@ def _traced(
     return traced, derived, (*rehearsal.notes, *derived.notes)
 
 
+def _derived(
+    source: Source, traced: Trace, prepared: _Prepared, narrow: bool
+) -> tuple[Trace, Derived]:
+    """The contract; where a trace with sizes of 0 needs what can't be checked, of one without."""
+    retrace = _retracer(source, traced, prepared.requests)
+    try:
+        return traced, derive(traced, prepared.requests, retrace, narrow=narrow)
+    except ExportError as error:
+        if not traced.zeros or any(each.code != "TC211" for each in error.diagnostics):
+            raise
+        try:
+            traced = _trace(source, prepared, zeros=False)
+            retrace = _retracer(source, traced, prepared.requests)
+            narrowed = derive(traced, prepared.requests, retrace, narrow=True)
+        except ExportError:  # sizes of 0 are not the reason
+            raise error from None
+        if narrow:
+            return traced, narrowed
+        traced = _trace(source, prepared, zeros=False)  # the other has checks in its graph
+        retrace = _retracer(source, traced, prepared.requests)
+        return traced, derive(traced, prepared.requests, retrace, narrow=False)
+
+
 _RANGES = ("TC201", "TC210")  # refusals of a range, not of the model
 
 
-def _trace(source: Source, prepared: _Prepared, *, decomposed: bool = True) -> Trace:
+def _trace(
+    source: Source, prepared: _Prepared, *, decomposed: bool = True, zeros: bool = True
+) -> Trace:
     return trace(
         source.module,
         prepared.bound,
@@ -377,6 +401,7 @@ def _trace(source: Source, prepared: _Prepared, *, decomposed: bool = True) -> T
         prepared.sizes,
         prepared.requests,
         decomposed=decomposed,
+        zeros=zeros,
     )
 
 
@@ -407,7 +432,8 @@ def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) ->
         if listener is not None:
             at = ", ".join(f"{name}={size}" for name, size in point.items())
             listener.info("traced again with %s", at)
-        return trace(source.module, bound, shapes, {name: sizes[name] for name in rest}, rest)
+        fixed = {name: sizes[name] for name in rest}
+        return trace(source.module, bound, shapes, fixed, rest, zeros=traced.zeros)
 
     return retrace
 

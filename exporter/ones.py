@@ -51,7 +51,9 @@ def admit_small_sizes(
     Args:
         retrace: traces the model with some dims fixed at the sizes given.
     """
-    excluded = _excluded(assumptions.guards, requests)
+    halves = _halves(assumptions.guards, requests)
+    general = [half for guard in assumptions.guards for half in halves.get(guard, (guard,))]
+    excluded = _excluded(general, requests)
     admitted: set[Excluded] = set()
     untried: list[Guard] = []
     found: dict[frozenset[Excluded], tuple[Guard, ...]] = {}
@@ -72,14 +74,17 @@ def admit_small_sizes(
             admitted.add(candidate)
             found |= new
     waived = {guard for each in admitted for guard in excluded[each]}
-    for guard, corner in _corners(assumptions.guards, requests):
+    for guard, corner in _corners(general, requests):
         guards = found.get(corner) or _guards_at(
             dict(corner), traced, assumptions, requests, retrace
         )
         if guards is not None:
             found[corner] = guards
             waived.add(guard)
-    kept = [guard for guard in assumptions.guards if guard not in waived]
+    kept = []
+    for guard in assumptions.guards:
+        left = [half for half in halves.get(guard, (guard,)) if half not in waived]
+        kept += [guard] if len(left) == 2 else left
     queue = list(found)
     for point in queue:  # grows while it is walked
         others = {name: ask for name, ask in requests.items() if name not in dict(point)}
@@ -97,6 +102,28 @@ def admit_small_sizes(
         kept += _under(dict(point), [guard for guard in found[point] if guard not in known])
     distinct = tuple({guard.expr: guard for guard in reversed(kept)}.values())[::-1]
     return Admitted(distinct, frozenset(untried))
+
+
+def _halves(
+    guards: Sequence[Guard], requests: Mapping[str, Request]
+) -> dict[Guard, tuple[Guard, Guard]]:
+    """The guards that exclude both 0 and 1 and nothing else, as one guard for each."""
+    found = {}
+    for guard in guards:
+        names = dims_of(guard.expr)
+        if len(names) != 1 or not names <= requests.keys():
+            continue
+        (name,) = names
+        span = requests[name].span
+        if span.lo != 0 or span.step != 1 or 1 not in span:
+            continue
+        small = [holds(guard.expr, {name: Span(size, size)}).status for size in (0, 1)]
+        if small == ["refuted", "refuted"] and (
+            holds(guard.expr, {name: Span(2, span.hi)}).status == "proved"
+        ):
+            zero, one = (Guard(("!=", name, size), guard.origin) for size in (0, 1))
+            found[guard] = (zero, one)
+    return found
 
 
 def _corners(
@@ -140,7 +167,10 @@ def _guards_at(
         same = _same_graph(traced, assumptions, special, found, point, requests)
     except (ExportError, ExprError):  # the model does not run there, or a size has no value
         return None
-    return found.guards if same else None
+    if not same:
+        return None
+    halves = _halves(found.guards, requests)
+    return tuple(half for guard in found.guards for half in halves.get(guard, (guard,)))
 
 
 def _under(point: Mapping[str, int], guards: Sequence[Guard]) -> list[Guard]:

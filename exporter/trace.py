@@ -59,7 +59,7 @@ class Trace:
     expression over the user's dims; None for a leaf that is no tensor. ``placeholders``: the name of
     the graph's input for each leaf. ``sizes``: the sizes of the dims in the trace, and
     ``example_sizes`` in the user's example. ``divisors``: what the model's Python divides by, also
-    where nothing of it is left in the graph.
+    where nothing of it is left in the graph. ``zeros``: sizes may be 0 in it, where the ranges hold 0.
     """
 
     program: ExportedProgram
@@ -70,6 +70,7 @@ class Trace:
     example_sizes: dict[str, int]
     strict: bool
     divisors: Divisors = field(default_factory=dict)
+    zeros: bool = True
 
 
 def trace(
@@ -80,6 +81,7 @@ def trace(
     requests: Mapping[str, Request],
     *,
     decomposed: bool = True,
+    zeros: bool = True,
 ) -> Trace:
     """Trace ``module`` with the dims of ``requests`` dynamic.
 
@@ -116,7 +118,8 @@ def trace(
         if axes is not None and any(dims_of(axis) for axis in axes):
             collection[leaf] = [_dim_hint(axis, requests) for axis in axes]
     dynamic = collection.dynamic_shapes(module, args, kwargs) if len(collection) else None
-    with recording_divisors() as divisors, _sizes_of_zero(_may_be_zero(shapes, requests)):
+    zeros = zeros and _may_be_zero(shapes, requests)
+    with recording_divisors() as divisors, _sizes_of_zero(zeros):
         program, strict = _export(module, args, kwargs, dynamic)
     _require_followed(program)
     placeholders = _placeholders(program, leaves)
@@ -133,6 +136,7 @@ def trace(
         dict(sizes),
         strict,
         divisors,
+        zeros,
     )
 
 

@@ -1,5 +1,5 @@
 """Who answers a call that the exported model cannot serve? The same violating calls through torch,
-AOTInductor, ONNX Runtime and tcexport, each in processes of their own.
+AOTInductor, ExecuTorch, ONNX Runtime and tcexport, each in processes of their own.
 
     python -m tcexport.tools.peers_contract [--runtime NAME …] [--case NAME …] [--json FILE]
 
@@ -26,7 +26,15 @@ import click
 
 BUILD_SECONDS, CALL_SECONDS = 600, 120
 OUTCOMES = ("silent", "refused", "crashed", "right", "unusable")
-RUNTIMES = ("ep.module()", "AOTInductor", "AOTInductor, checks on", "ONNX Runtime", "tcexport")
+RUNTIMES = (
+    "ep.module()",
+    "AOTInductor",
+    "AOTInductor, checks on",
+    "ExecuTorch",
+    "ONNX Runtime",
+    "tcexport",
+)
+_NEEDS = {"ONNX Runtime": ("onnxruntime", "onnxscript"), "ExecuTorch": ("executorch",)}
 
 
 @click.command()
@@ -52,7 +60,7 @@ def command(runtimes: tuple[str, ...], names: tuple[str, ...], file: Path | None
 
 
 def _installed(runtime: str) -> bool:
-    needed = ("onnxruntime", "onnxscript") if runtime == "ONNX Runtime" else ("torch",)
+    needed = _NEEDS.get(runtime, ("torch",))
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     for name in missing:
         click.echo(f"{runtime} is left out: {name} is not installed", err=True)
@@ -208,6 +216,25 @@ def _load_aoti(folder: Path, case: Any) -> Callable[..., Any]:
     return package
 
 
+def _build_executorch(module: Any, case: Any, folder: Path) -> None:
+    from executorch.exir import to_edge_transform_and_lower
+
+    program = to_edge_transform_and_lower(_program(module, case)).to_executorch()
+    (folder / "model.pte").write_bytes(program.buffer)
+
+
+def _load_executorch(folder: Path, case: Any) -> Callable[..., Any]:
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(folder / "model.pte").load_method("forward")
+
+    def call(*arguments: Any) -> Any:
+        results = method.execute(list(arguments))
+        return tuple(results) if len(results) > 1 else results[0]
+
+    return call
+
+
 def _build_onnx(module: Any, case: Any, folder: Path) -> None:
     import torch
 
@@ -263,6 +290,7 @@ _BUILD: dict[str, Callable[[Any, Any, Path], None]] = {
     "ep.module()": _build_program,
     "AOTInductor": _build_aoti,
     "AOTInductor, checks on": _build_aoti,
+    "ExecuTorch": _build_executorch,
     "ONNX Runtime": _build_onnx,
     "tcexport": _build_ours,
 }
@@ -270,6 +298,7 @@ _LOAD: dict[str, Callable[[Path, Any], Callable[..., Any]]] = {
     "ep.module()": _load_program,
     "AOTInductor": _load_aoti,
     "AOTInductor, checks on": _load_aoti,
+    "ExecuTorch": _load_executorch,
     "ONNX Runtime": _load_onnx,
     "tcexport": _load_ours,
 }

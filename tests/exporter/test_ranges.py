@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tcexport.artifacts.contract import Guard, Origin
+from tcexport.artifacts.contract import Guard, IndexGuard, Origin
 from tcexport.artifacts.errors import ExportError
 from tcexport.artifacts.expr import ExprError, evaluate
+from tcexport.exporter.derive import _needed
 from tcexport.exporter.export import check
 from tcexport.exporter.options import DimRequest
 from tcexport.exporter.prove import Span, holds
@@ -147,3 +149,16 @@ def test_a_range_without_end_is_a_promise_too(module: nn.Module, size: int, serv
     assert f"--dynamic n={served}   (tried, works)" in str(refusal.value)
     (dim,) = check(source, dynamic={"n": DimRequest(1)}, narrow=True).dims
     assert dim.span() == served
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(-4, 4), st.integers(-4, 4)), max_size=5))
+def test_index_guards_that_others_imply_are_dropped_and_no_others(drawn: list[Any]) -> None:
+    guards = tuple(dict.fromkeys(IndexGuard(*each, Origin("drawn")) for each in drawn))
+    kept = _needed(guards)
+    for values in itertools.product(range(-5, 6), repeat=2):
+
+        def hold(some: Iterable[IndexGuard], values: tuple[int, ...] = values) -> bool:
+            return all(each.lo <= values[each.input] <= each.hi for each in some)
+
+        assert hold(kept) == hold(guards)
