@@ -113,9 +113,8 @@ def _inner(
     names: dict[torch.fx.Node, str] = {}
     for node in module.graph.nodes:
         if node.op == "placeholder":
-            names[node] = node.name
-            value = node.meta.get("val")
-            yield f"{indent}input {node.name}: {_type(value, words)}"
+            names[node] = f"operand{len(names)}"  # torch's own names say nothing
+            yield f"{indent}input {names[node]}: {_type(node.meta.get('val'), words)}"
     yield from _body(module, names, words, display, indent)
     output = next(node for node in module.graph.nodes if node.op == "output")
     yield f"{indent}output {_argument(output.args[0], names, words)}"

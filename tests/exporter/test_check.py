@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops import while_loop
 
 import tcexport
 from tcexport.artifacts.errors import Location
@@ -150,18 +151,22 @@ def test_the_graph_is_in_the_users_names_with_source_lines() -> None:
     assert tcexport.check(Joined().eval(), ({"x": ROWS},)).graph is None
 
 
-def test_the_graph_shows_what_stands_in_its_branches() -> None:
-    class Chooses(nn.Module):
+def test_the_graph_shows_what_stands_in_a_loop() -> None:
+    class Loops(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cond(x.sum() > 0, lambda x: x.cos(), lambda x: x.sin(), (x,))
+            n = torch.zeros((), dtype=torch.int64)
+            step = while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x.sin()), (n, x))
+            return step[1]
 
-    found = tcexport.check(Chooses().eval(), (ROWS,), axes=AXES, dynamic={"rows": None}, graph=True)
-    assert found.graph is not None
+    found = tcexport.check(Loops().eval(), (ROWS,), axes=AXES, dynamic={"rows": None}, graph=True)
+    assert found.graph is not None and "arg0_1" not in found.graph
     lines = found.graph.splitlines()
-    first = lines.index("graph true_graph_0:")
-    assert lines[first + 1].startswith("  input ") and lines[first + 1].endswith("float32[rows, 6]")
-    assert any("= aten.cos(" in line for line in lines[first:])
-    assert any("= aten.sin(" in line for line in lines[first:])
+    first = lines.index("graph while_loop_body_graph_0:")
+    assert lines[first + 1 : first + 3] == [
+        "  input operand0: int64[]",
+        "  input operand1: float32[rows, 6]",
+    ]
+    assert "  sin: float32[rows, 6] = aten.sin(operand1)" in lines
     assert [each.code for each in found.errors] == ["TC501"]
 
 
