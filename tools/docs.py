@@ -84,7 +84,7 @@ def _output(form: Form) -> list[str]:
 
 
 def examples() -> dict[str, Case]:
-    """The snippet that each code is shown by: one that is about this code alone, and mended."""
+    """The snippet that each code is shown by: about this code alone, mended, in words."""
     found: dict[str, Case] = {}
     for case in (each for folder in FOLDERS for each in cases(folder)):
         kept = found.get(case.code)
@@ -95,7 +95,7 @@ def examples() -> dict[str, Case]:
 
 def _worth(case: Case) -> int:
     alone = len({each.code for each in case.broken.owed}) == 1
-    return 2 * alone + (case.mended is not None)
+    return 4 * alone + 2 * (case.mended is not None) + bool(case.broken.owed[0].message)
 
 
 def pages() -> dict[str, str]:
