@@ -14,6 +14,7 @@ from tvm.tirx.script.builder import ir as T
 
 from .asserted import Asserted
 from .kernels.prim_func import dim, param, prim_func
+from .layout import TO_FIRST, TO_LAST
 from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
 from .targets import CpuTarget
 from .tensor import HALVES, TORCH_DTYPES, Constant, Tensor
@@ -40,7 +41,8 @@ class Context:
     """The state of one lowering of a graph for one target.
 
     While ``wide``, a converter works on float32 in the place of half-precision floats; what it is
-    given is converted before, and what it gives is rounded after.
+    given is converted before, and what it gives is rounded after. ``channels_last`` are the
+    convolutions that work on NHWC, ``moved`` the images that are there in both orders.
     """
 
     builder: relax.BlockBuilder
@@ -52,6 +54,8 @@ class Context:
     asserted: list[Asserted] = field(default_factory=list)
     first_asserted: int = 0  # the number of the first one
     computed: set[str] = field(default_factory=set)
+    channels_last: frozenset[torch.fx.Node] = frozenset()
+    moved: dict[relax.Var, relax.Var] = field(default_factory=dict)
     templates: int = 0  # calls of kernel templates so far
     node: torch.fx.Node | None = None
     wide: bool = False
@@ -78,6 +82,8 @@ class Context:
         """The Relax variable of a tensor; for a constant this makes it an argument."""
         if tensor.variable is not None:
             return tensor.variable
+        if tensor.last is not None:
+            return self._moved(tensor.last, self.with_channels_last(tensor), TO_FIRST)
         assert tensor.constant is not None
         name = tensor.constant.name
         if name not in self.parameters:
@@ -85,6 +91,43 @@ class Context:
             ty = relax.TensorType(self.symbols.shape(tensor.shape), tensor.dtype)
             self.parameters[name] = relax.Var(f"w{len(self.parameters)}", ty)
         return self.parameters[name]
+
+    def with_channels_last(self, tensor: Tensor) -> Tensor:
+        """An image as a tensor ``[n, h, w, c]`` of its own; a copy where it is not there yet."""
+        shape = tuple(tensor.shape[axis] for axis in TO_LAST)
+        variable = tensor.last
+        if variable is None and tensor.shape[1] != 1:
+            variable = self._moved(self.variable(tensor), tensor, TO_LAST)
+        if variable is None:
+            return self.reshape(tensor, shape)
+        return Tensor(shape, tensor.dtype, variable)
+
+    def as_image(self, tensor: Tensor) -> Tensor:
+        """What a kernel gave as ``[n, h, w, c]``, as the graph knows it: ``[n, c, h, w]``."""
+        shape = tuple(tensor.shape[axis] for axis in TO_FIRST)
+        return Tensor(shape, tensor.dtype, last=self.variable(tensor))
+
+    def _moved(self, variable: relax.Var, tensor: Tensor, order: Sequence[int]) -> relax.Var:
+        """``variable``, which ``tensor`` is, with its axes in another order; copied once."""
+        if variable not in self.moved:
+            shape = tuple(tensor.shape[axis] for axis in order)
+            if [a for a in order if tensor.shape[a] != 1] == sorted(
+                a for a in order if tensor.shape[a] != 1
+            ):
+                copy = self.variable(self.reshape(tensor, shape))
+            else:
+                back = [list(order).index(axis) for axis in range(4)]
+                moved = self.compute(
+                    "permute",
+                    [tensor],
+                    shape,
+                    tensor.dtype,
+                    lambda _, x, position: x[0](*(position[axis] for axis in back)),
+                )
+                copy = self.variable(moved)
+            self.moved[variable] = copy
+            self.moved[copy] = variable
+        return self.moved[variable]
 
     def kernel(
         self, name: str, build: Build, inputs: Sequence[Tensor], shape: Shape, dtype: str
@@ -242,7 +285,7 @@ class Context:
         variable = self.builder.emit(
             relax.op.reshape(self.variable(tensor), relax.ShapeExpr(self.symbols.shape(shape)))
         )
-        return replace(tensor, shape=shape, variable=variable, constant=None)
+        return replace(tensor, shape=shape, variable=variable, constant=None, last=None)
 
     def rows(self, tensor: Tensor) -> Tensor:
         """``[..., n]`` as a matrix ``[rows, n]``."""
@@ -261,6 +304,8 @@ class Context:
         if constant is not None and constant.value.numel() <= _SMALL:
             value = constant.value.to(TORCH_DTYPES[dtype])
             return constant_tensor(Constant(f"{constant.name}:{dtype}", value))
+        if tensor.last is not None:
+            return self.as_image(self.cast(self.with_channels_last(tensor), dtype))
         return self.compute(
             "cast",
             [tensor],

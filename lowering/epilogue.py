@@ -7,8 +7,9 @@ by then all of its operands are there. The nodes in between have no other user.
 from __future__ import annotations
 
 import operator
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -45,16 +46,20 @@ class NormOfSum:
 
 
 @dataclass(frozen=True)
-class ConvNorm:
-    """act(batch_norm(conv)), the weights and the statistics being constants."""
+class ConvEpilogue:
+    """act(batch_norm(conv) + residual), the weights and the statistics being constants.
+
+    Any part may be missing but the convolution and one more.
+    """
 
     conv: torch.fx.Node
-    norm: torch.fx.Node
+    norm: torch.fx.Node | None
+    residual: torch.fx.Node | None
     activation: str | None
     inner: tuple[torch.fx.Node, ...]
 
 
-Pattern = LinearEpilogue | NormOfSum | ConvNorm
+Pattern = LinearEpilogue | NormOfSum | ConvEpilogue
 
 
 def find(graph: torch.fx.Graph, constants: Container[str]) -> dict[torch.fx.Node, Pattern]:
@@ -66,7 +71,7 @@ def find(graph: torch.fx.Graph, constants: Container[str]) -> dict[torch.fx.Node
     found: dict[torch.fx.Node, Pattern] = {}
     for node in graph.nodes:
         if node.target is aten.conv2d.default:
-            _find_conv_norm(node, constants, found)
+            _after_conv(node, constants, found)
         if node.target is aten.linear.default:
             last, pattern = _after_linear(node, found)
             if pattern.inner:
@@ -98,30 +103,41 @@ def _after_linear(
     return last, LinearEpilogue(linear, activation, residual, tuple(inner))
 
 
-def _find_conv_norm(
+def _after_conv(
     conv: torch.fx.Node, constants: Container[str], found: dict[torch.fx.Node, Pattern]
 ) -> None:
-    norm = _only_user(conv)
-    if norm is None or norm.target is not aten._native_batch_norm_legit_no_training.default:
-        return
-    first = _only_user(norm)
-    if first is None or first.target is not operator.getitem or first.args[1] != 0:
-        return
-    operands = [*conv.args[1:3], *norm.args[1:5]]
+    def are_constant(operands: Sequence[Any]) -> bool:
+        return all(
+            operand is None or (isinstance(operand, torch.fx.Node) and operand.name in constants)
+            for operand in operands
+        )
+
     value = conv.meta["val"]
-    if value.dtype is not torch.float32 or value.dim() != 4:
+    if value.dtype is not torch.float32 or value.dim() != 4 or not are_constant(conv.args[1:3]):
         return
-    if not all(
-        operand is None or (isinstance(operand, torch.fx.Node) and operand.name in constants)
-        for operand in operands
+    last, inner = conv, []
+    norm, residual, activation = None, None, None
+    user = _only_user(conv)
+    if (
+        user is not None
+        and user.target is aten._native_batch_norm_legit_no_training.default
+        and are_constant(user.args[1:5])
     ):
-        return
-    user = _only_user(first)
-    activation = None if user is None else _activation(user)
-    if user is None or activation is None:
-        found[first] = ConvNorm(conv, norm, None, (conv, norm))
-    else:
-        found[user] = ConvNorm(conv, norm, activation, (conv, norm, first))
+        first = _only_user(user)
+        if first is not None and first.target is operator.getitem and first.args[1] == 0:
+            norm, last = user, first
+            inner += [conv, norm]
+    # The residual may be any tensor: this pattern stands where the sum stood.
+    user = _only_user(last)
+    if user is not None and user not in found and _is_sum(user):
+        inner.append(last)
+        residual = user.args[1] if user.args[0] is last else user.args[0]
+        last, user = user, _only_user(user)
+    if user is not None and (activation := _activation(user)) is not None:
+        inner.append(last)
+        last = user
+    if inner:
+        found[last] = ConvEpilogue(conv, norm, residual, activation, tuple(inner))
 
 
 def _only_user(node: torch.fx.Node) -> torch.fx.Node | None:

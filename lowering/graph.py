@@ -14,11 +14,11 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
-from . import epilogue
+from . import epilogue, layout
 from .asserted import Asserted
 from .checks import CHECK_INDEX, REQUIRE, free_number
 from .context import Context, Unsupported, constant_tensor
-from .converters.convolution import with_norm
+from .converters.convolution import with_epilogue
 from .converters.linear import linear
 from .converters.norm import layer_norm
 from .converters.registry import bind, convert_node
@@ -98,7 +98,12 @@ class _Importer:
     ) -> None:
         self.program = program
         self.constants = constants
-        self.ctx = Context(relax.BlockBuilder(), target, weights)
+        self.ctx = Context(
+            relax.BlockBuilder(),
+            target,
+            weights,
+            channels_last=layout.find(program.graph, constants),
+        )
         self.ctx.first_asserted = free_number(program.graph)
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: dict[int, relax.Var] = {}
@@ -280,14 +285,21 @@ class _Importer:
             weight, bias = self._read(options["weight"]), self._read(options["bias"])
             axes = len(options["normalized_shape"])
             return layer_norm(self.ctx, x, axes, weight, bias, options["eps"], residual=residual)
-        if isinstance(found, epilogue.ConvNorm):
-            of_conv, of_norm = (
-                {name: self._read(value) for name, value in bind(part).items() if name != skipped}
-                for part, skipped in ((found.conv, ""), (found.norm, "input"))
+        if isinstance(found, epilogue.ConvEpilogue):
+            of_conv = {name: self._read(value) for name, value in bind(found.conv).items()}
+            of_norm = None
+            if found.norm is not None:
+                options = bind(found.norm)
+                of_norm = {n: self._read(value) for n, value in options.items() if n != "input"}
+            return with_epilogue(
+                self.ctx,
+                of_conv,
+                of_norm,
+                as_shape(node.meta["val"].shape),
+                residual=None if found.residual is None else self._read(found.residual),
+                activation=found.activation,
+                last=found.conv in self.ctx.channels_last,
             )
-            shape = as_shape(node.meta["val"].shape)
-            x = of_conv["input"]
-            return with_norm(self.ctx, x, of_conv, of_norm, shape, found.activation)
         operands = {name: self._read(value) for name, value in bind(found.linear).items()}
         return linear(
             self.ctx,
@@ -358,6 +370,10 @@ class _Importer:
             raise ExportError(_disagreement(node, result, value))
         if result.constant is not None or shape == result.shape:
             return result
+        if result.last is not None:
+            sizes = tuple(shape[axis] for axis in layout.TO_LAST)
+            ty = relax.TensorType(self.ctx.symbols.shape(sizes), dtype)
+            return replace(result, shape=shape, last=self.ctx.builder.match_cast(result.last, ty))
         ty = relax.TensorType(self.ctx.symbols.shape(shape), dtype)
         variable = self.ctx.builder.match_cast(self.ctx.variable(result), ty)
         return replace(result, shape=shape, variable=variable)

@@ -41,7 +41,7 @@ def compile_module(module: IRModule, target: CpuTarget) -> relax.VMExecutable:
             passes.AttachGlobalSymbol(),
         ]
     )
-    with llvm, tvm.transform.PassContext(config=PASS_CONFIG):
+    with llvm, tvm.transform.PassContext(**PASS_CONFIG):
         module = plan(bfloat16_as_bits(schedule_rest(fuse(module), target)))
         module = mark_noalias(order_stores(module))
         _refuse_foreign_functions(module)

@@ -53,7 +53,7 @@ CPU_TARGETS: dict[str, CpuTarget] = {
     for target in (
         _x86("x86-64-v2", 4, 6),
         _x86("x86-64-v3", 8, 6),
-        _x86("x86-64-v4", 16, 12),
+        _x86("x86-64-v4", 16, 14),
         CpuTarget(
             CPU_LEVELS["aarch64"],
             (

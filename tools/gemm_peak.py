@@ -53,7 +53,7 @@ def peak_kernel(target: CpuTarget) -> tirx.PrimFunc:
 
 def _compile(func: tirx.PrimFunc, target: CpuTarget) -> Callable[..., None]:
     module = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
-    with tvm.transform.PassContext(config=PASS_CONFIG):
+    with tvm.transform.PassContext(**PASS_CONFIG):
         return tvm.compile(module, target=dict(target.llvm), tir_pipeline="s_tir")["kernel"]
 
 

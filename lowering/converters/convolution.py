@@ -9,7 +9,9 @@ import torch
 from tvm import te, tirx
 
 from ..context import Context, Unsupported, constant_tensor
+from ..kernels import conv_last
 from ..kernels.conv import conv2d, pack_conv
+from ..layout import TO_LAST
 from ..symbols import Shape, Size, Symbols, as_shape, product
 from ..tensor import HALVES, Constant, Tensor
 from .elementwise import pointwise
@@ -42,8 +44,9 @@ def convert_conv(
         padding=_each(padding, axes),
         dilation=_each(dilation, axes),
         groups=groups,
+        last=ctx.node in ctx.channels_last,
     )
-    return ctx.reshape(result, expected)
+    return result if result.shape == expected else ctx.reshape(result, expected)
 
 
 @converter("aten.convolution.default", takes_halves=True)
@@ -163,10 +166,32 @@ def convolve(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
+    residual: Tensor | None = None,
     activation: str | None = None,
+    last: bool = False,
 ) -> Tensor:
-    """``[n, c, …]`` by ``[o, c/groups, …]`` → ``shape``: correlation, zeros outside; then bias and
-    activation."""
+    """``[n, c, …]`` by ``[o, c/groups, …]`` → ``shape``: correlation, zeros outside; then bias, sum
+    with the residual, and activation. With ``last`` the result has its channels last."""
+    if last:
+        return _with_channels_last(
+            ctx, x, weight, bias, shape, stride, padding, dilation, groups, residual, activation
+        )
+    if residual is not None:
+        result = convolve(
+            ctx,
+            x,
+            weight,
+            bias,
+            shape,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+        )
+        result = pointwise(ctx, "add", lambda a, b: a + b, result, residual, dtype=x.dtype)
+        if activation is None:
+            return result
+        return pointwise(ctx, activation, ACTIVATIONS[activation], result, dtype=x.dtype)
     if x.dtype in HALVES:
         result = convolve(
             ctx,
@@ -279,41 +304,101 @@ def _in_a_kernel(
     return ctx.reshape(ctx.call("conv", function, inputs, plane(shape)), shape)
 
 
-def with_norm(
+def _with_channels_last(
     ctx: Context,
     x: Tensor,
-    arguments: Mapping[str, Any],
-    norm: Mapping[str, Any],
+    weight: Tensor,
+    bias: Tensor | None,
     shape: Shape,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    residual: Tensor | None,
     activation: str | None,
 ) -> Tensor:
-    """A convolution and the batch norm after it, all of constants: the norm goes into the weight.
+    assert weight.constant is not None
+    depthwise = groups > 1
+    filters, _, *window = (int(size) for size in weight.shape)
+    packed = ctx.derived(
+        weight.constant, "conv-last", lambda w: conv_last.pack(w, depthwise=depthwise)
+    )
+    image = ctx.with_channels_last(x)
+    n, h, w, channels = image.shape
+    inputs = [ctx.reshape(image, (n, h, w * channels)), packed]
+    inputs += [] if bias is None else [bias]
+    inputs += [] if residual is None else [ctx.with_channels_last(residual)]
+    options = conv_last.Convolution(
+        channels=int(x.shape[1]),
+        filters=filters,
+        kernel=(window[0], window[1]),
+        stride=(stride[0], stride[1]),
+        padding=(padding[0], padding[1]),
+        dilation=(dilation[0], dilation[1]),
+        depthwise=depthwise,
+        bias=bias is not None,
+        residual=residual is not None,
+        activation=activation,
+    )
+    function = conv_last.conv2d(options, ctx.target)
+    result = ctx.call("conv", function, inputs, tuple(shape[axis] for axis in TO_LAST))
+    return ctx.as_image(result)
+
+
+def with_epilogue(
+    ctx: Context,
+    arguments: Mapping[str, Any],
+    norm: Mapping[str, Any] | None,
+    shape: Shape,
+    *,
+    residual: Tensor | None,
+    activation: str | None,
+    last: bool,
+) -> Tensor:
+    """A convolution by a constant and what comes after it: a batch norm, which goes into the
+    weight, the sum with a residual, an activation.
 
     Args:
         arguments: of conv2d, ``norm``: of _native_batch_norm_legit_no_training, by name.
     """
-    assert ctx.node is not None
-    weight, running_var = arguments["weight"].constant, norm["running_var"].constant.value
-    scale = 1 / torch.sqrt(running_var.double() + norm["eps"])
-    if norm["weight"] is not None:
-        scale = scale * norm["weight"].constant.value.double()
-    offset = -norm["running_mean"].constant.value.double() * scale
-    if arguments["bias"] is not None:
-        offset = offset + arguments["bias"].constant.value.double() * scale
-    if norm["bias"] is not None:
-        offset = offset + norm["bias"].constant.value.double()
-    # The name of the node tells apart what one weight becomes under two norms.
-    suffix = f"norm:{ctx.node.name}"
-    folded = weight.value.double() * scale.reshape(-1, *(1 for _ in weight.value.shape[1:]))
+    weight, bias = arguments["weight"], arguments["bias"]
+    if norm is not None:
+        weight, bias = _with_norm(ctx, weight, bias, norm)
     return convolve(
         ctx,
-        x,
-        constant_tensor(Constant(f"{weight.name}:{suffix}", folded.float())),
-        constant_tensor(Constant(f"{weight.name}:bias:{suffix}", offset.float())),
+        arguments["input"],
+        weight,
+        bias,
         shape,
         stride=_each(arguments["stride"], 2),
         padding=_each(arguments["padding"], 2),
         dilation=_each(arguments["dilation"], 2),
         groups=arguments["groups"],
+        residual=residual,
         activation=activation,
+        last=last,
+    )
+
+
+def _with_norm(
+    ctx: Context, weight: Tensor, bias: Tensor | None, norm: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
+    assert ctx.node is not None
+    assert weight.constant is not None
+    own, name = weight.constant.value, weight.constant.name
+    scale = 1 / torch.sqrt(norm["running_var"].constant.value.double() + norm["eps"])
+    if norm["weight"] is not None:
+        scale = scale * norm["weight"].constant.value.double()
+    offset = -norm["running_mean"].constant.value.double() * scale
+    if bias is not None:
+        assert bias.constant is not None
+        offset = offset + bias.constant.value.double() * scale
+    if norm["bias"] is not None:
+        offset = offset + norm["bias"].constant.value.double()
+    # The name of the node tells apart what one weight becomes under two norms.
+    suffix = f"norm:{ctx.node.name}"
+    folded = own.double() * scale.reshape(-1, *(1 for _ in own.shape[1:]))
+    return (
+        constant_tensor(Constant(f"{name}:{suffix}", folded.float())),
+        constant_tensor(Constant(f"{name}:bias:{suffix}", offset.float())),
     )

@@ -44,6 +44,9 @@ def pointwise(
     result = result or dtype
     dtype = "float32" if dtype in HALVES else dtype
     shape = broadcast(*(o.shape for o in operands if isinstance(o, Tensor)))
+    if len(shape) == 4 and any(isinstance(o, Tensor) and o.last is not None for o in operands):
+        moved = [_with_channels_last(ctx, operand) for operand in operands]
+        return ctx.as_image(pointwise(ctx, name, element, *moved, dtype=dtype, result=result))
     inputs = [o for o in operands if isinstance(o, Tensor) and _number(o) is None]
 
     def value(scope: Any, tensors: tuple[Any, ...], position: tuple[Any, ...]) -> Any:
@@ -60,6 +63,16 @@ def pointwise(
         return convert(element(*elements), result)
 
     return ctx.compute(name, inputs, shape, result, value)
+
+
+def _with_channels_last(ctx: Context, operand: Operand) -> Operand:
+    if not isinstance(operand, Tensor) or _number(operand) is not None:
+        return operand
+    return ctx.with_channels_last(
+        ctx.reshape(operand, (1,) * (4 - operand.rank) + operand.shape)
+        if operand.rank < 4
+        else operand
+    )
 
 
 def _number(operand: Operand) -> Any:

@@ -12,6 +12,7 @@ from tvm.tirx.script.builder import ir as T
 
 from ..context import Context
 from ..kernels.prim_func import let, local, parallel, serial, store
+from ..layout import TO_LAST
 from ..symbols import Size, Symbols, as_shape, product
 from ..tensor import Tensor
 from .elementwise import is_float
@@ -38,12 +39,21 @@ def pool(
     shape = as_shape(ctx.expected(*_first(ctx)).shape)
     sizes = x.shape[x.rank - axes :]
     zero = tirx.IntImm("int64", 0)
+    # Where in a position the pooled axes begin.
+    begin, last = x.rank - axes, axes == 2 and x.last is not None
+    if last:
+        x, shape, begin = (
+            ctx.with_channels_last(x),
+            tuple(shape[axis] for axis in TO_LAST),
+            1,
+        )
+    end = begin + axes
 
     def build(scope: Symbols, source: te.Tensor) -> te.Tensor:
         window = [te.reduce_axis((zero, scope.size(size)), name="rk") for size in kernel]
 
         def element(*position: Any) -> Any:
-            outer, at = position[: x.rank - axes], position[x.rank - axes :]
+            before, at, after = position[:begin], position[begin:end], position[end:]
             where = [
                 p * tirx.IntImm("int64", s)
                 + k.var * tirx.IntImm("int64", d)
@@ -55,12 +65,13 @@ def pool(
                 for index, size in zip(where, sizes, strict=True)
                 for condition in (index >= zero, index < scope.size(size))
             ]
-            value = tirx.if_then_else(tirx.all(*inside), source(*outer, *where), outside)
-            return reducer(value, axis=window)
+            value = source(*before, *where, *after)
+            return reducer(tirx.if_then_else(tirx.all(*inside), value, outside), axis=window)
 
         return te.compute(scope.shape(shape), element, name="pool")
 
-    return ctx.kernel("pool", build, [x], shape, x.dtype)
+    result = ctx.kernel("pool", build, [x], shape, x.dtype)
+    return ctx.as_image(result) if last else result
 
 
 def _first(ctx: Context) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import te, tirx
 
 from ..context import Context, Unsupported, axis_of, convert
+from ..layout import TO_LAST
 from ..symbols import Symbols, product
 from ..tensor import Tensor
 from .elementwise import dtype_of_result, is_float, libm, pointwise
@@ -41,6 +42,9 @@ def reduce(
         return ctx.cast(x, dtype)
     kept = [axis for axis in range(x.rank) if axis not in axes]
     shape = tuple(x.shape[axis] for axis in kept)
+    # An image with its channels last is read as it lies.
+    order = range(x.rank) if x.last is None else TO_LAST
+    lying = x if x.last is None else ctx.with_channels_last(x)
 
     def build(scope: Symbols, source: te.Tensor) -> te.Tensor:
         over = {
@@ -52,12 +56,12 @@ def reduce(
 
         def element(*position: Any) -> Any:
             outer = dict(zip(kept, position, strict=True))
-            indices = [over[a].var if a in over else outer[a] for a in range(x.rank)]
+            indices = [over[a].var if a in over else outer[a] for a in order]
             return reducer(convert(source(*indices), dtype), axis=list(over.values()))
 
         return te.compute(scope.shape(shape), element, name=name)
 
-    result = ctx.kernel(name, build, [x], shape, dtype)
+    result = ctx.kernel(name, build, [lying], shape, dtype)
     if keepdim:
         wide = tuple(1 if axis in axes else x.shape[axis] for axis in range(x.rank))
         return ctx.reshape(result, wide)

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from ..context import Context, Unsupported, axis_of
+from ..layout import TO_LAST
 from ..symbols import Shape, Size, as_shape, as_size, product, same
 from ..tensor import Tensor
 from .registry import converter
@@ -215,7 +216,11 @@ def convert_cat(ctx: Context, tensors: Sequence[Tensor], dim: int) -> Tensor:
     tensors = [tensor for tensor in tensors if tensor.shape != (0,)] or list(tensors[:1])
     if len(tensors) == 1:
         return ctx.cast(tensors[0], dtype)
-    return concatenate(ctx, tensors, axis_of(dim, tensors[0].rank), dtype)
+    axis = axis_of(dim, tensors[0].rank)
+    if any(tensor.last is not None for tensor in tensors):
+        moved = [ctx.with_channels_last(tensor) for tensor in tensors]
+        return ctx.as_image(concatenate(ctx, moved, TO_LAST.index(axis), dtype))
+    return concatenate(ctx, tensors, axis, dtype)
 
 
 @converter("aten.stack.default", takes_halves=True)

@@ -37,7 +37,7 @@ from .tile import PANEL, accumulate, fewest_rows, finish_tile, row_blocks, tile_
 from .vector_math import activate
 
 _CHUNK_BYTES = 1536 * 1024  # rows of A that pass over one panel before the next is taken
-_AHEAD = 256  # steps of k that a weight is asked for before it is used: it comes from far away
+AHEAD = 256  # steps of k that a weight is asked for before it is used: it comes from far away
 _LINE_BYTES = 64
 _ENOUGH_TASKS = 64  # chunks are made smaller until there are so many, for the cores to share
 
@@ -193,7 +193,7 @@ def _tile(gemm: _Gemm, rows: int, vectors: int, row: Expr, column: Expr) -> None
         with serial(gemm.k) as k:
             for first in range(0, vectors * lanes, per_line):
                 at = column + index(first)
-                prefetch(gemm.b, div(at, PANEL), k + index(_AHEAD), mod(at, PANEL))
+                prefetch(gemm.b, div(at, PANEL), k + index(AHEAD), mod(at, PANEL))
             step(k)
 
     sums = accumulate(rows, vectors, lanes, steps, lambda i, k: gemm.a[row + index(i), k], weight)

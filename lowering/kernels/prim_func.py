@@ -21,9 +21,14 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
 
 # Without this annotation, TVM takes even four bytes from its heap, at each turn of the loop around;
-# StorageRewrite loses it. So code from here is compiled within PassContext(config=PASS_CONFIG).
+# StorageRewrite loses it. So code from here is compiled within PassContext(**PASS_CONFIG).
 ON_STACK = {"disable_lower_builtin": tirx.IntImm("bool", 1)}
-PASS_CONFIG = {"tirx.disable_storage_rewrite": True}
+PASS_CONFIG: dict[str, Any] = {
+    "config": {"tirx.disable_storage_rewrite": True},
+    # It looks for the parts of buffers that are used, in time that explodes with the number of
+    # dynamic sizes; ours are all used.
+    "disabled_pass": ["s_tir.CompactBufferAllocation"],
+}
 
 Expr = Any
 Size = int | None

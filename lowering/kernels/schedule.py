@@ -22,7 +22,7 @@ Where the pass stands in the pipeline::
     StaticPlanBlockMemory, LowerAllocTensor, KillAfterLastUse, LowerRuntimeBuiltin,
     ComputePrimValue, VMShapeLower, AttachGlobalSymbol
     mark_noalias
-    with PassContext(config=PASS_CONFIG):  # of prim_func.py
+    with PassContext(**PASS_CONFIG):  # of prim_func.py
         tvm.compile(…, relax_pipeline=Sequential([]), tir_pipeline="s_tir")
 
 FuseTIR must be over, because it needs the blocks that this pass replaces by loops. mark_noalias

@@ -34,7 +34,7 @@ def compile_kernel(func: tirx.PrimFunc, target: CpuTarget) -> Callable[..., np.n
     The output starts as NaN, so that an element that is never written shows.
     """
     module = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
-    with tvm.transform.PassContext(config=PASS_CONFIG):
+    with tvm.transform.PassContext(**PASS_CONFIG):
         kernel = tvm.compile(module, target=dict(target.llvm), tir_pipeline="s_tir")["kernel"]
 
     def call(inputs: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
@@ -48,7 +48,7 @@ def compile_kernel(func: tirx.PrimFunc, target: CpuTarget) -> Callable[..., np.n
 def assembly(func: tirx.PrimFunc, target: CpuTarget) -> str:
     """The machine code of a kernel, as LLVM's assembler would read it."""
     module = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
-    with tvm.transform.PassContext(config=PASS_CONFIG):
+    with tvm.transform.PassContext(**PASS_CONFIG):
         compiled = tvm.compile(module, target=dict(target.llvm), tir_pipeline="s_tir")
     return compiled.mod.inspect_source("asm")
 

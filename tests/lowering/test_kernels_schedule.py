@@ -152,7 +152,7 @@ def _lower(module, target):
 def _compiled(level, names=tuple(CASES)):
     target = CPU_TARGETS[level]
     _, module = _lower(_relax_module(names), target)
-    with tvm.transform.PassContext(config=PASS_CONFIG):
+    with tvm.transform.PassContext(**PASS_CONFIG):
         executable = tvm.compile(
             module,
             target=tvm.target.Target(dict(target.llvm)),
@@ -253,7 +253,7 @@ def test_the_largest_of_infinities_is_infinite_at_every_shape(shape, axis):
     function = te.create_prim_func([source, largest]).with_attr("global_symbol", "main")
     target = CPU_TARGETS["x86-64-v3"]
     module = schedule.schedule_rest(tvm.IRModule({"main": function}), target)
-    with tvm.transform.PassContext(config=PASS_CONFIG):
+    with tvm.transform.PassContext(**PASS_CONFIG):
         built = tvm.compile(module, target=tvm.target.Target(dict(target.llvm)))
     x = np.full(shape, -np.inf, np.float32)
     result = tvm.runtime.tensor(np.zeros(x.max(axis=axis).shape, np.float32))

@@ -1,0 +1,98 @@
+import functools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from tcexport.lowering.kernels.conv_last import Convolution, conv2d, pack
+from tcexport.lowering.targets import CPU_TARGETS
+
+from .kernel_harness import LEVELS, compile_kernel
+
+KINDS = [
+    Convolution(3, 16, (3, 3), padding=(1, 1), bias=True),
+    Convolution(5, 13, (1, 1), bias=True),
+    Convolution(3, 45, (7, 7), stride=(2, 2), padding=(3, 3)),
+    Convolution(6, 12, (3, 5), stride=(1, 2), padding=(0, 2), dilation=(2, 3), bias=True),
+    Convolution(4, 7, (1, 1), stride=(2, 2), residual=True),
+    Convolution(2, 3, (2, 3), stride=(3, 2), padding=(2, 1), dilation=(1, 2)),
+    Convolution(21, 21, (3, 3), stride=(2, 2), padding=(1, 1), depthwise=True, bias=True),
+    Convolution(8, 8, (3, 5), padding=(1, 4), dilation=(1, 2), depthwise=True, activation="relu"),
+    Convolution(9, 37, (3, 3), padding=(1, 1), bias=True, residual=True, activation="relu"),
+    Convolution(9, 37, (3, 3), padding=(1, 1), bias=True, residual=True, activation="silu"),
+]
+
+
+@functools.cache
+def _compiled(level, kind):
+    return compile_kernel(conv2d(kind, CPU_TARGETS[level]), CPU_TARGETS[level])
+
+
+def _check(level, kind, n, h, w):
+    generator = torch.Generator().manual_seed(n + h * 100 + w)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    groups = kind.filters if kind.depthwise else 1
+    x, weight = (
+        draw(n, kind.channels, h, w),
+        draw(kind.filters, kind.channels // groups, *kind.kernel),
+    )
+    bias = draw(kind.filters) if kind.bias else None
+    expected = F.conv2d(
+        x.double(),
+        weight.double(),
+        bias.double() if kind.bias else None,
+        kind.stride,
+        kind.padding,
+        kind.dilation,
+        groups,
+    )
+    residual = draw(*expected.shape)
+    if kind.residual:
+        expected = expected + residual
+    if kind.activation is not None:
+        expected = getattr(F, kind.activation)(expected)
+
+    def last(image):
+        return np.ascontiguousarray(image.numpy().transpose(0, 2, 3, 1))
+
+    inputs = [
+        last(x).reshape(n, h, w * kind.channels),
+        pack(weight.numpy(), depthwise=kind.depthwise),
+        *([bias.numpy()] if kind.bias else []),
+        *([last(residual)] if kind.residual else []),
+    ]
+    expected = last(expected)
+    got = _compiled(level, kind)(inputs, expected.shape)
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_kind_of_convolution_agrees_with_torch(level, kind):
+    for n, h, w in ((1, 9, 11), (2, 20, 17), (0, 9, 9), (3, 13, 13), (1, 10, 60)):
+        _check(level, kind, n, h, w)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    level=st.sampled_from(LEVELS),
+    kind=st.sampled_from(KINDS),
+    n=st.integers(1, 3),
+    h=st.integers(9, 50),
+    w=st.integers(11, 50),
+)
+def test_drawn_sizes_agree_with_torch(level, kind, n, h, w):
+    _check(level, kind, n, h, w)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_small_images_agree_with_torch(level):
+    for size in range(1, 9):
+        _check(level, KINDS[0], 2, size, size)
+        _check(level, KINDS[8], 1, size + 1, size)
