@@ -19,14 +19,15 @@ _LLVM_OPTIONS = ("cl-opt", ("-disable-machine-licm:bool=true",))
 class CpuTarget:
     """One CPU level as the code generator sees it.
 
-    ``lanes`` is the number of float32 values in one vector register and ``tile_rows`` the rows of a
-    GEMM register tile that is two vectors wide: together they fill the register file (32 registers
-    with AVX-512 and NEON, 16 before).
+    ``lanes`` is the number of float32 values in one of its vector ``registers``, and ``tile_rows``
+    the rows of a GEMM register tile that is two vectors wide: with what it multiplies, it fills the
+    register file.
     """
 
     level: CpuLevel
     llvm: tuple[tuple[str, Any], ...]
     lanes: int
+    registers: int
     tile_rows: int
 
     @property
@@ -38,22 +39,22 @@ class CpuTarget:
         return dict(self.llvm)["mtriple"]
 
 
-def _x86(name: str, lanes: int, tile_rows: int) -> CpuTarget:
+def _x86(name: str, lanes: int, registers: int, tile_rows: int) -> CpuTarget:
     llvm = (
         ("kind", "llvm"),
         ("mtriple", "x86_64-unknown-linux-gnu"),
         ("mcpu", name),
         _LLVM_OPTIONS,
     )
-    return CpuTarget(CPU_LEVELS[name], llvm, lanes, tile_rows)
+    return CpuTarget(CPU_LEVELS[name], llvm, lanes, registers, tile_rows)
 
 
 CPU_TARGETS: dict[str, CpuTarget] = {
     target.name: target
     for target in (
-        _x86("x86-64-v2", 4, 6),
-        _x86("x86-64-v3", 8, 6),
-        _x86("x86-64-v4", 16, 14),
+        _x86("x86-64-v2", 4, 16, 6),
+        _x86("x86-64-v3", 8, 16, 6),
+        _x86("x86-64-v4", 16, 32, 14),
         CpuTarget(
             CPU_LEVELS["aarch64"],
             (
@@ -63,6 +64,7 @@ CPU_TARGETS: dict[str, CpuTarget] = {
                 _LLVM_OPTIONS,
             ),
             4,
+            32,
             12,
         ),
     )

@@ -21,9 +21,10 @@ _WIDEST_TILE = 8  # vectors
 
 
 def tile_vectors(rows: int, target: CpuTarget) -> int:
-    """How many vectors wide a tile of so many rows is: what fills the register file."""
+    """How many vectors wide a tile of so many rows is, two at least. A wide one multiplies more
+    columns at a time, so that its sums fill three quarters of the registers at most."""
     vectors = 2
-    while rows * vectors * 2 <= 2 * target.tile_rows and vectors < _WIDEST_TILE:
+    while rows * vectors * 2 <= 3 * target.registers // 4 and vectors < _WIDEST_TILE:
         vectors *= 2
     return vectors
 
