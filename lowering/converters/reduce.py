@@ -15,6 +15,7 @@ from ..tensor import Tensor
 from .elementwise import dtype_of_result, is_float, libm, pointwise
 from .registry import converter
 
+_MOST_ROWS = 256  # float32 that are added in a row
 _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, dtype), name="product")
 _ALL = te.comm_reducer(lambda a, b: tirx.all(a, b), lambda dtype: tirx.const(1, dtype), name="all")
 _ANY = te.comm_reducer(lambda a, b: tirx.any(a, b), lambda dtype: tirx.const(0, dtype), name="any")
@@ -43,7 +44,13 @@ def reduce(
     kept = [axis for axis in range(x.rank) if axis not in axes]
     shape = tuple(x.shape[axis] for axis in kept)
     # An image with its channels last is read as it lies.
-    order = range(x.rank) if x.last is None else TO_LAST
+    order = tuple(range(x.rank)) if x.last is None else TO_LAST
+    if reducer is te.sum and dtype == "float32" and order[-1] not in axes:
+        count = product(x.shape[axis] for axis in axes)
+        if not isinstance(count, int) or count > _MOST_ROWS:
+            # Whole rows are added one after the other, with the error of so many roundings.
+            total = reduce(ctx, name, reducer, x, axes, keepdim, "float64")
+            return ctx.cast(total, dtype)
     lying = x if x.last is None else ctx.with_channels_last(x)
 
     def build(scope: Symbols, source: te.Tensor) -> te.Tensor:

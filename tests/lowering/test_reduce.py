@@ -94,3 +94,12 @@ def test_ties_take_the_first_and_nan_wins(agree) -> None:
         (x,),
         (x.T.contiguous(),),
     )
+
+
+def test_long_sums_of_rows_keep_their_digits(agree) -> None:
+    rows = torch.full((100_000, 3), 0.1) + torch.rand(100_000, 3) * 1e-3
+    sums = [lambda x: x.sum(0), lambda x: x.mean(0), lambda x: x[None].sum((0, 1))]
+    compiled = agree(sums, (rows[:5],), (rows[:300],))
+    exact = rows.double().sum(0)
+    for result, expected in zip(compiled((rows,)), (exact, exact / len(rows), exact), strict=True):
+        torch.testing.assert_close(result, expected.float(), rtol=1e-6, atol=0)
