@@ -17,7 +17,7 @@ $(DEMO): $(VENV)/.installed
 		--dynamic batch=1..16 --dynamic seq=1..1024 -o $(DEMO)
 
 test: lint
-	$(VENV)/bin/python -m pytest -m "not zoo"
+	$(VENV)/bin/python -m pytest -m "not zoo" -n 2 --dist loadfile
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

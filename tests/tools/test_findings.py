@@ -269,7 +269,7 @@ def test_what_a_project_says_wrongly_is_refused(
     ("typed", "code", "said"),
     [
         ("--allow TC999", "TC006", "--allow TC999: there is no such code"),
-        ("--error TC11", "TC006", "try: --error TC11"),
+        ("--error TC11", "TC006", "try: --error TC1"),
         ("--error TC301", "TC013", "no export finds this"),
         ("--allow TC504", "TC013", "cannot be silenced, it refuses the export"),
         ("--allow TC110 --error TC110", "TC008", "TC110 stands in --error and in --allow"),
