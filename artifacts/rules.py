@@ -83,9 +83,10 @@ _rule(
     "TC005",
     "example inputs do not fit",
     "The example inputs cannot be bound to the parameters of `forward`, or hold something other "
-    "than tensors, None, bool, int, float and str in tuples, lists, dicts and named tuples.",
+    "than tensors, None, bool, int, float and str in tuples, lists, dicts and named tuples; or "
+    "`forward` returns something other than these.",
     "What cannot be written down in the contract cannot be checked at a call.",
-    "Pass tensors and plain values.",
+    "Pass, and return, tensors and plain values.",
 )
 _rule(
     "TC006",

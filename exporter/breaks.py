@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch._dynamo.exc import (
     InternalTorchDynamoError,
@@ -26,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from ..artifacts.errors import Diagnostic, Location
 from ..lowering.locations import is_library, location_of_frames, shown_file, user_location
 from .families import FAMILIES, Family, classify_function, tries_for
-from .roles import branch_family, roles
+from .roles import branch_family, catches, roles
 
 Frames = Sequence["tuple[str, int]"]
 
@@ -41,12 +42,17 @@ _META = re.compile(r"unsupported operator: (?P<space>\w+)\.(?P<name>\w+)")
 _SIZES = re.compile(r"Size-like symbols: [uz]\w*\d")
 _READS = re.compile(r"\.(?:tolist|item)\(\)|\b(?:int|float)\(")
 _RAISED = re.compile(r"raised exception (?P<what>\w+)\((?P<text>.*)\)$", re.MULTILINE)
+_FAILED = re.compile(r"with fake tensors: .*: got (?P<kind>\w+)\((?P<text>.*)\)$", re.MULTILINE)
+_SLOT = re.compile(r"^\w+$|\b(?:nb|mp|sq|tp)_\w+")
+_QUOTES = "\"'"
+_NO_TENSOR = re.compile(r"; target: (?:<.*(?:method|function) )?(?P<name>\w+)")
 _OPAQUE = ("eval", "exec", "compile", "globals", "locals", "vars", "memoryview", "input")
 # Names that are torch's alone, and hints about torch.compile at run time or about torch itself.
 _INTERNAL = re.compile(r"\b(?:s|u|zuf|zf)\d+\b|L\[|flat_args|Dynamo|torch\.compile|torch\._dynamo")
 _NOT_OURS = ("fullgraph", "file an issue", "report", "graph break", "allow_in_graph", "fundamental")
 
-_NUMBERS = ("str", "repr", "format", "int", "float", "complex", "bool")
+_TEXTS = ("str", "repr", "format")
+_NUMBERS = (*_TEXTS, "int", "float", "complex", "bool")
 _BY_KIND: tuple[tuple[str, str], ...] = (
     ("Data-dependent assertion", "assert"),
     ("assert with non-string", "assert"),
@@ -93,6 +99,12 @@ def explain_failure(error: BaseException) -> tuple[Diagnostic, bool]:
         return explain_break(error.gb_type or _first_line(error), str(error), frames), True
     if "is mutated in the forward method" in str(error):
         return _diagnostic(FAMILIES["data"], "", frames), True
+    failed = _FAILED.search(str(error)) if isinstance(error, TorchRuntimeError) else None
+    if failed is not None and any(catches(*frame) for frame in frames if not is_library(frame[0])):
+        found = _diagnostic(FAMILIES["caught"], "", frames)
+        text = f"{failed['kind']}: {failed['text'].strip(_QUOTES)}"
+        told = () if _INTERNAL.search(text) else (text,)
+        return msgspec.structs.replace(found, notes=(*told, *found.notes)), True
     models = isinstance(error, (UserError, TorchRuntimeError, ObservedException))
     models = models or not isinstance(error, (TorchDynamoException, InternalTorchDynamoError))
     return (
@@ -168,11 +180,15 @@ def explain_break(kind: str, message: str, frames: Frames) -> Diagnostic:
             notes=(raised["text"].strip("'\""), *_library_line(frames)),
             tries=("do it before or after the call, on its inputs or results",),
         )
+    explained = _explanation(kind, message)
+    shown = kind[:1].lower() + kind[1:]
+    if _SLOT.search(kind) and explained:  # a name of torch's own: its reason says more
+        shown, explained = explained[0].rstrip("."), ()
     return Diagnostic(
         "TC101",
-        f"graph break: {kind[:1].lower() + kind[1:]}",
+        f"graph break: {shown}",
         location=location_of_frames(frames),
-        notes=(*_explanation(kind, message), *_library_line(frames)),
+        notes=(*explained, *_library_line(frames)),
         tries=_hints(message) or ("do it before or after the call, on its inputs or results",),
     )
 
@@ -208,6 +224,12 @@ def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str
         return FAMILIES["files"], "open()"
     if builtin is not None and builtin["name"] in _NUMBERS and "'Tensor'" in builtin["rest"]:
         return FAMILIES["number"], ""
+    if builtin is not None and builtin["name"] in _TEXTS and "'int'" in builtin["rest"]:
+        return FAMILIES["text"], ""
+    given = _NO_TENSOR.search(message) if "returned non-Tensor" in kind else None
+    if given is not None:
+        family = "offset" if given["name"] == "storage_offset" else "plain"
+        return FAMILIES[family], f"{given['name']}()"
     method = _METHOD.search(message)
     if method is not None and method["name"] in ("write", "writelines", "flush"):
         return FAMILIES["stream"], f"{method['name']}()"

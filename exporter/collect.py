@@ -145,6 +145,7 @@ def merged(found: list[Diagnostic]) -> list[Diagnostic]:
             (key[2] in _GENERAL and key[:2] in named)
             or (key[2] in ("TC101", "TC190") and key[:2] in told)
             or (key[2] in ("TC102", "TC107") and (*key[:2], "TC105") in groups)
+            or (key[2] == "TC119" and (*key[:2], "TC102") in groups)
             or (key[2] == "TC190" and named)
             or (not key[0] and key[2] in placed)
             or (key[0] and users and is_library(key[0]))

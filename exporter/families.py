@@ -95,6 +95,21 @@ FAMILIES: dict[str, Family] = {
             "do it before or after the call, on its inputs or results",
         ),
     ),
+    "text": Family(
+        "TC101",
+        "a size that is dynamic is turned into text",
+        ("leave the dim out of --dynamic", "take the text as an argument of forward"),
+    ),
+    "plain": Family(
+        "TC101",
+        "{what} gives something other than a tensor, which the trace does not follow",
+        ("do it before or after the call, on its inputs or results",),
+    ),
+    "caught": Family(
+        "TC101",
+        "an op fails here, and the error that is caught ends the trace",
+        ("a condition on sizes in place of try: if x.shape[0] % 4 == 0",),
+    ),
     "shapeless": Family(
         "TC101",
         "{what} gives a kind of tensor, or a shape, that a trace cannot hold",
@@ -129,6 +144,11 @@ FAMILIES: dict[str, Family] = {
         "TC113",
         "a tensor that .data gives is not followed by the trace",
         ("x.detach() in place of x.data",),
+    ),
+    "array": Family(
+        "TC108",
+        "an array of numpy's that a call writes to is not followed by the trace",
+        ("a tensor in its place, as an input, with the new value as a result",),
     ),
     "data": Family(
         "TC113",
@@ -180,6 +200,11 @@ FAMILIES: dict[str, Family] = {
         "{what} was asked at export, and the answer for contiguous inputs is kept: calls with others "
         "are refused",
         severity="note",
+    ),
+    "offset": Family(
+        "TC116",
+        "{what} says where a tensor lies in memory, which the graph does not hold",
+        ("do not compute with it",),
     ),
     "address": Family(
         "TC116",
@@ -317,6 +342,8 @@ def classify_call(module: str, name: str, owner: Any) -> tuple[str, str] | None:
         return "setting", f"torch.{short}()"
     if module == "builtins" and name == "print":
         return "output", "print()"
+    if module == "secrets":
+        return "random", f"secrets.{short}()"
     if name in ("urandom", "getrandom"):
         return "random", f"os.{name}()"
     if module in ("_warnings", "warnings") and name == "warn":

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..artifacts.contract import PLAIN_TYPES
 from ..artifacts.errors import Diagnostic, ExportError, Location, UsageError
 from ..artifacts.logs import log
 from .breaks import eager_failure
@@ -74,7 +75,7 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
             Diagnostic("TC009", f"the model failed on the example inputs: {message}", where)
         ) from error
     found = _judged(observed, module, inputs)
-    found = replace(found, errors=(*found.errors, *_iterators(module, observed.result)))
+    found = replace(found, errors=(*found.errors, *_foreign_results(module, observed.result)))
     if found.errors:
         return found
     first = [contiguous_clone(value) for value in pytree.tree_leaves(observed.result)]
@@ -83,8 +84,8 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
     return replace(found, errors=tuple(to_blame if errors and to_blame else errors))
 
 
-def _iterators(module: torch.nn.Module, result: Any) -> Iterator[Diagnostic]:
-    """Results that are iterators: what they give is computed after the call."""
+def _foreign_results(module: torch.nn.Module, result: Any) -> Iterator[Diagnostic]:
+    """Results that no bundle can give back: objects, and iterators, which compute after the call."""
     for value in pytree.tree_leaves(result):
         if isinstance(value, Iterator):
             family = FAMILIES["generator"]
@@ -93,6 +94,14 @@ def _iterators(module: torch.nn.Module, result: Any) -> Iterator[Diagnostic]:
                 f"forward returns a {type(value).__name__}, which computes after the call",
                 forward_location(module),
                 tries=family.tries,
+            )
+        elif type(value) not in PLAIN_TYPES and not isinstance(value, (torch.Tensor, torch.Size)):
+            kind = type(value).__name__
+            yield Diagnostic(
+                "TC005",
+                f"forward returns an object of type {kind}, which a bundle cannot give back",
+                forward_location(module),
+                tries=("return tensors in tuples, lists, dicts or named tuples",),
             )
 
 
@@ -215,9 +224,9 @@ def _state_diagnostic(change: Change, location: Location | None) -> Diagnostic:
     elif change.kind == "state":
         message = f"a call moves {change.path} on, and the next call would not see it"
     else:
-        shown = f"from {change.before} to {change.after}"
+        shown = f" from {change.before} to {change.after}" if change.before != change.after else ""
         name = f"the global {change.path}" if change.kind == "global" else change.path
-        message = f"a call changes {name} {shown}, and the next call would not see it"
+        message = f"a call changes {name}{shown}, and the next call would not see it"
     if change.kind == "elements":
         tries: tuple[str, ...] = (
             f"take what {change.path} holds as an input and return the new value",

@@ -4,6 +4,7 @@ the line branches, and another where it indexes."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 from collections.abc import Iterator
 from functools import cache
@@ -18,18 +19,31 @@ def roles(file: str, line: int) -> frozenset[str]:
     ``raise``: a branch whose body only raises. ``count``: it makes a number of steps. Every line of
     code is a ``statement``; a file that cannot be read has no roles.
     """
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return frozenset()
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in _nodes(file):
         for part in _headers(node):
             first, last = getattr(part, "lineno", 0), getattr(part, "end_lineno", 0) or 0
             if first <= line <= last:
                 found.add("statement")
                 found.update(_of(node, part))
     return frozenset(found)
+
+
+@cache
+def catches(file: str, line: int) -> bool:
+    """Whether a line is in a try block that has an except."""
+    return any(
+        isinstance(node, ast.Try)
+        and bool(node.handlers)
+        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
+        for node in _nodes(file)
+    )
+
+
+def _nodes(file: str) -> Iterator[ast.AST]:
+    """The syntax of a file, or nothing where it cannot be read."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        yield from ast.walk(ast.parse("".join(linecache.getlines(file))))
 
 
 def branch_family(file: str, line: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import collections
 import concurrent.futures
+import contextvars
 import ctypes
 import itertools
 import logging
@@ -37,7 +38,8 @@ class Slot:
     (a dict from keys to values), ``write`` puts such a dict back."""
 
     path: str
-    kind: str  # attributes, items, elements (of a list or a set), global, closure, state or random
+    # attributes, items, elements (of a list or a set), global, closure, context, state or random
+    kind: str
     read: Callable[[], dict[Any, Any]]
     write: Callable[[dict[Any, Any]], None]
 
@@ -220,6 +222,12 @@ class _Walk:
             else:
                 if isinstance(value, torch.nn.Module):
                     path = self._parts.get(id(value), path) or "self"
+                    for name in _REGISTERED:
+                        values = vars(value).get(name)
+                        if isinstance(values, dict):
+                            self._seen[id(values)] = values
+                            yield _attributes(values, path)
+                            todo.extend((each, f"{path}.{key}") for key, each in values.items())
                 todo.extend(self._object(value, path))
                 yield from _object_slots(value, path)
 
@@ -229,13 +237,12 @@ class _Walk:
             for key, each in attributes.items():
                 if key not in _MODULE_INTERNALS:
                     yield each, f"{path}.{key}"
-                elif key in ("_buffers", "_parameters", "_modules"):
-                    yield each, path
         for name in _slot_names(type(value)):
             yield getattr(value, name, None), f"{path}.{name}"
 
 
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module()))
+_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def _joined(slot: Slot, key: Any) -> str:
@@ -363,6 +370,8 @@ def _special(value: Any, path: str) -> Slot | None:
         return _state(path, value.getstate, value.setstate, "random")
     if isinstance(value, torch.Generator):
         return _state(path, value.get_state, value.set_state, "random")
+    if isinstance(value, contextvars.ContextVar):
+        return _context(value, path)
     if isinstance(value, types.GeneratorType):
         return _state(path, lambda: _position(value), None)
     if isinstance(value, (itertools.count, itertools.cycle)):
@@ -387,6 +396,20 @@ def _special(value: Any, path: str) -> Slot | None:
 
         return _state(path, value.tobytes, overwrite, "items")
     return None
+
+
+def _context(variable: contextvars.ContextVar[Any], path: str) -> Slot:
+    def read() -> dict[Any, Any]:
+        try:
+            return {None: variable.get()}
+        except LookupError:
+            return {None: MISSING}
+
+    def write(saved: dict[Any, Any]) -> None:
+        if saved[None] is not MISSING:  # one that was never set cannot be unset
+            variable.set(saved[None])
+
+    return Slot(path, "context", read, write)
 
 
 def _state(

@@ -36,6 +36,7 @@ from .examples import AxisExprs, resized
 from .families import FAMILIES
 from .lines import recording_lines
 from .ranges import Request
+from .reach import names_in, reach
 from .signature import Bound
 
 # Functions that a trace leaves out: they give nothing to compute with, and are reported.
@@ -121,7 +122,7 @@ def trace(
     zeros = zeros and _may_be_zero(shapes, requests)
     with recording_divisors() as divisors, _sizes_of_zero(zeros):
         program, strict = _export(module, args, kwargs, dynamic)
-    _require_followed(program)
+    _require_followed(module, program)
     placeholders = _placeholders(program, leaves)
     paths = dict(zip(placeholders, (path for path, _ in bound.leaves), strict=True))
     if decomposed:
@@ -140,11 +141,11 @@ def trace(
     )
 
 
-def _require_followed(program: ExportedProgram) -> None:
+def _require_followed(module: torch.nn.Module, program: ExportedProgram) -> None:
     """Every constant of the graph must have a value: what the trace lost sight of has none.
 
     Raises:
-        ExportError: TC113, at the lines that use such a tensor.
+        ExportError: TC113, or TC108 where nothing names ``.data``, at the lines that use such a tensor.
     """
     lost = {name for name, each in program.constants.items() if isinstance(each, FakeTensor)}
     if not lost:
@@ -152,7 +153,8 @@ def _require_followed(program: ExportedProgram) -> None:
     specs = program.graph_signature.input_specs
     names = {spec.arg.name for spec in specs if spec.target in lost}
     nodes = [node for node in program.graph.nodes if node.name in names]
-    family = FAMILIES["loose"]
+    reads_data = any("data" in names_in(code) for code in reach(module).functions)
+    family = FAMILIES["loose" if reads_data else "array"]
     found = {
         location: Diagnostic(family.code, family.message, location, tries=family.tries)
         for node in nodes

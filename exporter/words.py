@@ -25,6 +25,18 @@ from .translate import Untranslatable, to_expr
 
 _SYMBOL = re.compile(r"\b(?:zuf|zf|s|u|z)\d+\b")
 _OPS = {"_local_scalar_dense": "item"}
+_CALLED = {
+    "TruncToInt": "int",
+    "FloorToInt": "floor",
+    "CeilToInt": "ceil",
+    "RoundToInt": "round",
+    "ToFloat": "float",
+    "Max": "max",
+    "Min": "min",
+    "PowByNatural": "pow",
+    "FloatPow": "pow",
+}
+_FUNCTION = re.compile(r"\b(?:OpaqueUnaryFn_)?(?P<name>\w+)\(")
 
 
 class Words:
@@ -77,7 +89,7 @@ class Words:
         try:
             return render(to_expr(expression, names))
         except Untranslatable:
-            return self.said(str(expression))
+            return self.said(_FUNCTION.sub(_as_in_python, str(expression)))
 
     def said(self, text: str) -> str:
         """A text with every symbol in it replaced."""
@@ -115,6 +127,10 @@ def in_words(words: Words) -> Iterator[None]:
         yield
     except ExportError as error:
         raise ExportError(map(words.translated, error.diagnostics)) from error.__cause__
+
+
+def _as_in_python(function: re.Match[str]) -> str:
+    return f"{_CALLED.get(function['name'], function['name'])}("
 
 
 def _whole(text: str) -> str:

@@ -27,7 +27,10 @@ from tcexport.tools.snippets import Case, Form, cases, write
 from tcexport.tools.sources import Asked, load
 
 CASES = list(cases(Path(__file__).parent / "snippets"))
-_TORCHS_OWN = re.compile(r"\b(?:s|u|zuf|zf)\d+\b|L\[|flat_args|orch\.compile|ynamo|/site-packages/")
+_TORCHS_OWN = re.compile(
+    r"\b(?:s|u|zuf|zf)\d+\b|L\[|flat_args|orch\.compile|ynamo|/site-packages/"
+    r"|\b(?:TruncToInt|ToFloat|OpaqueUnaryFn_\w+|Max|Min)\("
+)
 _TRIED = re.compile(r"try: --(?P<asked>dynamic \S+|narrow)   \(tried, works")
 
 
@@ -144,6 +147,10 @@ def test_each_line_gets_what_is_owed_and_the_model_stays_as_it_was(
         ("the time", "take the time as an input"),
         ("one line, met twice", "met 2 times in one call"),
         ("a misspelt import", "import numpy"),
+        ("an error that is caught", "a condition on sizes in place of try"),
+        ("an error that is caught", "RuntimeError: shape '[-1, 4, 6]' is invalid"),
+        ("a parameter in the place of another", "take self.scale as an input"),
+        ("a size as text", "leave the dim out of --dynamic"),
     ],
 )
 def test_a_diagnostic_says_what_to_type(
