@@ -410,14 +410,14 @@ def convert_floor_divide(ctx: Context, x: Tensor, other: Operand) -> Tensor:
 @converter("aten.remainder.Tensor", "aten.remainder.Scalar")
 def convert_remainder(ctx: Context, x: Tensor, other: Operand) -> Tensor:
     dtype = dtype_of_result(ctx)
-    other = _divisor(ctx, dtype, other)
+    other = rounded(_divisor(ctx, dtype, other), DTYPES[ctx.expected().dtype])
     return pointwise(ctx, "remainder", _remainder, x, other, dtype=dtype)
 
 
 @converter("aten.fmod.Tensor", "aten.fmod.Scalar")
 def convert_fmod(ctx: Context, x: Tensor, other: Operand) -> Tensor:
     dtype = dtype_of_result(ctx)
-    other = _divisor(ctx, dtype, other)
+    other = rounded(_divisor(ctx, dtype, other), DTYPES[ctx.expected().dtype])
 
     def element(a: Any, b: Any) -> Any:
         return libm("fmod", a, b) if is_float(dtype) else _integer_remainder(tirx.truncmod, a, b)

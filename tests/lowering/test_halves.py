@@ -43,6 +43,7 @@ ELEMENTWISE = [
     lambda x: x**2,
     lambda x: x // 0.3,
     lambda x: x % 0.7,
+    lambda x: torch.fmod(x, 0.7),
     lambda x: x.float(),
     lambda x: x.double() * 0.1,
     lambda x: (x * 4).int(),
@@ -65,8 +66,10 @@ ELEMENTWISE = [
 @pytest.mark.parametrize("dtype", HALVES)
 def test_elementwise_and_moves(agree, dtype: torch.dtype) -> None:
     special = torch.tensor([[math.nan, math.inf, -math.inf, 0.0], [-0.0, 0.1, 0.3, 1e-7]])
-    calls = [(floats(3, 4, dtype=dtype),), (special.to(dtype),), (floats(1, 1, dtype=dtype),)]
-    agree(ELEMENTWISE, *calls)
+    # Where a remainder jumps: what 0.7 is once it is rounded, and its neighbour below.
+    jump = torch.tensor([[0.7, -0.7, 1.4, 0.699]])
+    drawn = [floats(3, 4, dtype=dtype), floats(1, 1, dtype=dtype)]
+    agree(ELEMENTWISE, *((x.to(dtype),) for x in (drawn[0], special, drawn[1], jump)))
 
 
 REDUCTIONS = [
