@@ -69,14 +69,17 @@ def find(graph: torch.fx.Graph, constants: Container[str]) -> dict[torch.fx.Node
         constants: the names of the nodes that are parameters, buffers or constants.
     """
     found: dict[torch.fx.Node, Pattern] = {}
+    taken: set[torch.fx.Node] = set()
+    pattern: LinearEpilogue | ConvEpilogue | None
     for node in graph.nodes:
+        last, pattern = node, None
         if node.target is aten.conv2d.default:
-            _after_conv(node, constants, found)
+            last, pattern = _after_conv(node, constants, taken)
         if node.target is aten.linear.default:
-            last, pattern = _after_linear(node, found)
-            if pattern.inner:
-                found[last] = pattern
-    taken = set(found) | {node for pattern in found.values() for node in pattern.inner}
+            last, pattern = _after_linear(node, taken)
+        if pattern is not None and pattern.inner:
+            found[last] = pattern
+            taken |= {last, *pattern.inner}
     for node in graph.nodes:
         if node.target is aten.layer_norm.default:
             add = node.args[0]
@@ -86,7 +89,7 @@ def find(graph: torch.fx.Graph, constants: Container[str]) -> dict[torch.fx.Node
 
 
 def _after_linear(
-    linear: torch.fx.Node, found: dict[torch.fx.Node, Pattern]
+    linear: torch.fx.Node, taken: Container[torch.fx.Node]
 ) -> tuple[torch.fx.Node, LinearEpilogue]:
     """The longest pattern that begins with a linear, and its last node."""
     last, inner = linear, []
@@ -96,7 +99,7 @@ def _after_linear(
         inner.append(last)
         last, user = user, _only_user(user)
     # The residual may be any tensor: this pattern stands where the sum stood.
-    if user is not None and user not in found and _is_sum(user):
+    if user is not None and user not in taken and _is_sum(user):
         inner.append(last)
         residual = user.args[1] if user.args[0] is last else user.args[0]
         last = user
@@ -104,8 +107,10 @@ def _after_linear(
 
 
 def _after_conv(
-    conv: torch.fx.Node, constants: Container[str], found: dict[torch.fx.Node, Pattern]
-) -> None:
+    conv: torch.fx.Node, constants: Container[str], taken: Container[torch.fx.Node]
+) -> tuple[torch.fx.Node, ConvEpilogue | None]:
+    """The longest pattern that begins with a convolution, and its last node."""
+
     def are_constant(operands: Sequence[Any]) -> bool:
         return all(
             operand is None or (isinstance(operand, torch.fx.Node) and operand.name in constants)
@@ -114,7 +119,7 @@ def _after_conv(
 
     value = conv.meta["val"]
     if value.dtype is not torch.float32 or value.dim() != 4 or not are_constant(conv.args[1:3]):
-        return
+        return conv, None
     last, inner = conv, []
     norm, residual, activation = None, None, None
     user = _only_user(conv)
@@ -129,15 +134,14 @@ def _after_conv(
             inner += [conv, norm]
     # The residual may be any tensor: this pattern stands where the sum stood.
     user = _only_user(last)
-    if user is not None and user not in found and _is_sum(user):
+    if user is not None and user not in taken and _is_sum(user):
         inner.append(last)
         residual = user.args[1] if user.args[0] is last else user.args[0]
         last, user = user, _only_user(user)
     if user is not None and (activation := _activation(user)) is not None:
         inner.append(last)
         last = user
-    if inner:
-        found[last] = ConvEpilogue(conv, norm, residual, activation, tuple(inner))
+    return last, ConvEpilogue(conv, norm, residual, activation, tuple(inner))
 
 
 def _only_user(node: torch.fx.Node) -> torch.fx.Node | None:

@@ -82,3 +82,24 @@ def test_batch_norms_go_into_the_convolution(agree) -> None:
     compiled = agree(ConvNorms(), *calls, dynamic=dynamic)
     assert not any("running" in name for name in compiled.answer.weights)
     assert len(compiled.answer.weights) == 6
+
+
+class Shortcut(nn.Module):
+    """Two convolutions of one sum, and a linear in another: each sum belongs to one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.short = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 1)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(8)])
+        self.after, self.line = nn.Conv2d(8, 8, 1), nn.Linear(9, 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norms[0](self.main(x)) + self.norms[1](self.short(x)))
+        return F.relu(self.after(y) + self.line(y))
+
+
+def test_a_sum_is_taken_in_once(agree) -> None:
+    dynamic = ({0: torch.export.Dim.AUTO},)
+    calls = [(torch.randn(n, 3, 9, 9),) for n in (2, 1, 5)]
+    compiled = agree(Shortcut(), *calls, dynamic=dynamic)
+    assert not any("running" in name for name in compiled.answer.weights)
