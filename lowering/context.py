@@ -96,10 +96,8 @@ class Context:
         """An image as a tensor ``[n, h, w, c]`` of its own; a copy where it is not there yet."""
         shape = tuple(tensor.shape[axis] for axis in TO_LAST)
         variable = tensor.last
-        if variable is None and tensor.shape[1] != 1:
-            variable = self._moved(self.variable(tensor), tensor, TO_LAST)
         if variable is None:
-            return self.reshape(tensor, shape)
+            variable = self._moved(self.variable(tensor), tensor, TO_LAST)
         return Tensor(shape, tensor.dtype, variable)
 
     def as_image(self, tensor: Tensor) -> Tensor:
@@ -111,9 +109,8 @@ class Context:
         """``variable``, which ``tensor`` is, with its axes in another order; copied once."""
         if variable not in self.moved:
             shape = tuple(tensor.shape[axis] for axis in order)
-            if [a for a in order if tensor.shape[a] != 1] == sorted(
-                a for a in order if tensor.shape[a] != 1
-            ):
+            moving = [axis for axis in order if tensor.shape[axis] != 1]
+            if moving == sorted(moving):  # only axes of one element move
                 copy = self.variable(self.reshape(tensor, shape))
             else:
                 back = [list(order).index(axis) for axis in range(4)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Container
-from typing import Any
 
 import torch
 
@@ -38,14 +37,6 @@ _READ_EITHER = {
 }
 
 
-def is_dense(options: dict[str, Any], weight: torch.Tensor) -> bool:
-    return bool(options["groups"] == 1) and weight.shape[1] > 0
-
-
-def is_depthwise(options: dict[str, Any], weight: torch.Tensor) -> bool:
-    return bool(options["groups"] == weight.shape[0]) and weight.shape[1] == 1
-
-
 def find(graph: torch.fx.Graph, constants: Container[str]) -> frozenset[torch.fx.Node]:
     """The convolutions that keep their channels last.
 
@@ -62,8 +53,7 @@ def find(graph: torch.fx.Graph, constants: Container[str]) -> frozenset[torch.fx
     for node in inside:
         region = regions.of(node)
         gain.setdefault(region, 0)
-        if node.target is not operator.getitem:
-            gain[region] += _is_conv(node, constants)
+        gain[region] += _is_conv(node, constants)
         # Of several results, a getitem is what hands the image on.
         if isinstance(node.meta["val"], torch.Tensor):
             foreign = [user for user in node.users if user not in inside]
@@ -112,9 +102,9 @@ def _is_conv(node: torch.fx.Node, constants: Container[str]) -> bool:
     position = 8 if node.target is aten.convolution.default else 6
     groups = node.args[position] if len(node.args) > position else node.kwargs.get("groups", 1)
     transposed = node.target is aten.convolution.default and node.args[6]
-    options = {"groups": groups}
-    weight = node.args[1].meta["val"]
-    return not transposed and (is_dense(options, weight) or is_depthwise(options, weight))
+    filters, group_channels, *_ = node.args[1].meta["val"].shape
+    depthwise = groups == filters and group_channels == 1
+    return not transposed and (groups == 1 or depthwise)
 
 
 def _keeps_order(node: torch.fx.Node) -> bool:
