@@ -6,12 +6,14 @@ a file that holds more, less or other than the manifest says is refused.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 from .contract import Contract, ContractError, TensorInput, TensorOutput, checked
 from .expr import ExprError, from_data
+from .platforms import capability
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -46,9 +48,31 @@ class Entry(_Data, frozen=True):
     results: int
 
 
-class Target(_Data, frozen=True):
+class CudaCode(_Data, frozen=True):
+    """The GPU code within a library.
+
+    ``architectures`` are those that it holds machine code for (``sm_80``), the lowest first; ``ptx``
+    is the one that it holds PTX for (``compute_90``), or "". ``driver`` is the lowest version of
+    CUDA that a driver must serve (as cuDriverGetVersion says, ``13.0``) to take the machine code,
+    ``ptx_driver`` the same for the PTX ("" where there is none). ``compiler`` made both.
+    ``kernels`` are the names of the functions on the device, sorted.
+    """
+
+    architectures: tuple[str, ...]
+    ptx: str
+    driver: str
+    ptx_driver: str
+    compiler: str
+    kernels: tuple[str, ...]
+
+
+class Target(_Data, frozen=True, omit_defaults=True):
     """One binary: ``library`` is the member that holds it, ``level`` the CPU level it needs and
-    ``libc`` the oldest glibc that it runs with."""
+    ``libc`` the oldest glibc that it runs with.
+
+    One for a GPU has ``cuda``, and its ``level`` is what the code around the kernels needs.
+    ``entry`` is how this binary is called, where that is not the manifest's.
+    """
 
     name: str
     system: str
@@ -56,11 +80,14 @@ class Target(_Data, frozen=True):
     level: str
     libc: str
     library: str
+    cuda: CudaCode | None = None
+    entry: Entry | None = None
 
 
-class RuntimeLibrary(_Data, frozen=True):
+class RuntimeLibrary(_Data, frozen=True, omit_defaults=True):
     """A libtvm_runtime that travels in the file. ``version`` is TVM's, ``ffi`` the version of
-    apache-tvm-ffi that it was built against."""
+    apache-tvm-ffi that it was built against. ``cuda`` is the member that holds
+    libtvm_runtime_cuda, which GPU code needs besides."""
 
     system: str
     machine: str
@@ -68,6 +95,7 @@ class RuntimeLibrary(_Data, frozen=True):
     ffi: str
     library: str
     license: str
+    cuda: str = ""
 
 
 class Provenance(_Data, frozen=True):
@@ -129,30 +157,73 @@ def decode(data: bytes) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
         contract = checked(manifest.contract)
         dims = frozenset(dim.name for dim in contract.dims)
-        sizes = tuple(from_data(size, dims) for size in manifest.entry.sizes)
-        _check_entry(manifest)
+        entry = _with_sizes(manifest.entry, dims)
+        targets = tuple(
+            msgspec.structs.replace(each, entry=_with_sizes(each.entry, dims))
+            if each.entry is not None
+            else each
+            for each in manifest.targets
+        )
+        _check_entries(manifest)
     except (msgspec.DecodeError, ContractError, ExprError, RecursionError) as error:
         raise ManifestError(str(error)) from None
+    return msgspec.structs.replace(manifest, contract=contract, entry=entry, targets=targets)
+
+
+def entry_of(manifest: Manifest, target: Target) -> Entry:
+    """How a target's binary is called."""
+    return manifest.entry if target.entry is None else target.entry
+
+
+def _with_sizes(entry: Entry, dims: frozenset[str]) -> Entry:
     return msgspec.structs.replace(
-        manifest, contract=contract, entry=msgspec.structs.replace(manifest.entry, sizes=sizes)
+        entry, sizes=tuple(from_data(size, dims) for size in entry.sizes)
     )
 
 
-def _check_entry(manifest: Manifest) -> None:
-    """Whether what the entry, the targets and the runtimes name is there."""
-    entry, contract = manifest.entry, manifest.contract
-    for index in entry.inputs:
-        inside = 0 <= index < len(contract.inputs)
-        if not inside or not isinstance(contract.inputs[index], TensorInput):
-            raise ManifestError(f"the entry takes input {index}, which is not a tensor")
-    for output in contract.outputs:
-        if isinstance(output, TensorOutput) and not 0 <= output.result < entry.results:
-            raise ManifestError(f"{output.path}: the entry has no result {output.result}")
+def _check_entries(manifest: Manifest) -> None:
+    """Whether what the entries, the targets and the runtimes name is there."""
+    contract = manifest.contract
+    entries = [manifest.entry, *(each.entry for each in manifest.targets if each.entry is not None)]
+    for entry in entries:
+        for index in entry.inputs:
+            inside = 0 <= index < len(contract.inputs)
+            if not inside or not isinstance(contract.inputs[index], TensorInput):
+                raise ManifestError(f"the entry takes input {index}, which is not a tensor")
+        for output in contract.outputs:
+            if isinstance(output, TensorOutput) and not 0 <= output.result < entry.results:
+                raise ManifestError(f"{output.path}: the entry has no result {output.result}")
+    for target in manifest.targets:
+        if target.cuda is not None:
+            _check_cuda(target.name, target.cuda)
     named = [target.library for target in manifest.targets]
-    named += [name for runtime in manifest.runtimes for name in (runtime.library, runtime.license)]
-    if entry.weights:
+    for runtime in manifest.runtimes:
+        named += [name for name in (runtime.library, runtime.license, runtime.cuda) if name]
+    if any(entry.weights for entry in entries):
         named.append(WEIGHTS_NAME)
     held = {member.name for member in manifest.members}
     for name in named:
         if name not in held:
             raise ManifestError(f"no member {name!r:.80}")
+
+
+_CUDA_VERSION = re.compile(r"[1-9]\d{0,2}\.\d{1,2}")
+
+
+def _check_cuda(name: str, code: CudaCode) -> None:
+    if not code.architectures and not code.ptx:
+        raise ManifestError(f"{name:.80} holds neither machine code nor PTX")
+    kinds = [("sm_", each) for each in code.architectures]
+    kinds += [("compute_", code.ptx)] if code.ptx else []
+    for kind, architecture in kinds:
+        try:
+            capability(architecture)
+        except ValueError as error:
+            raise ManifestError(f"{name:.80}: {error!s:.120}") from None
+        if not architecture.startswith(kind):
+            raise ManifestError(f"{name:.80}: {architecture} where {kind}… belongs")
+    needs = [code.driver] if code.architectures else []
+    needs += [code.ptx_driver] if code.ptx else []
+    for version in needs:
+        if _CUDA_VERSION.fullmatch(version) is None:
+            raise ManifestError(f"{name:.80}: {version!r:.40} is no version of CUDA")

@@ -4,10 +4,15 @@ A CPU level is one of the x86-64 psABI micro-architecture levels (or the aarch64
 flags are spelled as the operating system reports them (``/proc/cpuinfo``), so that a machine is
 checked flag by flag and the missing one can be named.
 Source: https://gitlab.com/x86-psABIs/x86-64-ABI, section 3.1.1.
+
+A GPU architecture is a compute capability of NVIDIA's, spelled as its compilers spell it: ``sm_90``
+is machine code for 9.0, ``compute_90`` is PTX that a driver compiles for 9.0 and all later ones.
+Source: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 _V2 = ("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3")
@@ -38,3 +43,47 @@ CPU_LEVELS: dict[str, CpuLevel] = {
         CpuLevel("aarch64", "aarch64", 1, ("asimd", "fp")),
     )
 }
+
+
+# --- CUDA -----------------------------------------------------------------------------------------
+
+CUDA_ARCHITECTURES = (
+    "sm_75",
+    "sm_80",
+    "sm_86",
+    "sm_87",
+    "sm_88",
+    "sm_89",
+    "sm_90",
+    "sm_100",
+    "sm_103",
+    "sm_110",
+    "sm_120",
+    "sm_121",
+)
+"""Those that the pinned compiler makes machine code for, the lowest first."""
+
+_TEGRA = frozenset({(8, 7), (8, 8), (11, 0)})  # their machine code runs on the very same chip alone
+
+
+def capability(architecture: str) -> tuple[int, int]:
+    """``sm_90`` or ``compute_90`` → ``(9, 0)``.
+
+    Raises:
+        ValueError: it is no architecture.
+    """
+    match = re.fullmatch(r"(?:sm|compute)_([1-9]\d?)(\d)", architecture)
+    if match is None:
+        raise ValueError(f"{architecture!r} is no CUDA architecture")
+    return int(match[1]), int(match[2])
+
+
+def runs_on(architecture: str, device: tuple[int, int]) -> bool:
+    """Whether machine code for ``sm_…`` runs on a device of the compute capability ``device``, or
+    PTX for ``compute_…`` can be compiled for it by its driver."""
+    own = capability(architecture)
+    if architecture.startswith("compute_"):
+        return device >= own
+    if own in _TEGRA or device in _TEGRA:
+        return device == own
+    return device[0] == own[0] and device[1] >= own[1]

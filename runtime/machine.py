@@ -63,6 +63,7 @@ def choose_target(targets: Sequence[Target], machine: Machine, path: Path) -> Ta
     Raises:
         BundleError: TC404 with what the bundle was built for, what is here, and what is missing.
     """
+    targets = [target for target in targets if target.cuda is None]
     unfit = {target: _unfit(target, machine) for target in targets}
     asked = os.environ.get(LEVEL_ENVIRONMENT)
     if asked:
