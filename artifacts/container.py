@@ -18,7 +18,7 @@ import secrets
 import stat
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from .manifest import (
     decode,
     encode,
 )
+from .sbom import SBOM_NAME, sbom
 
 ALIGNMENT = 4096
 MAX_MEMBERS = 4096
@@ -160,19 +161,27 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def write_bundle(
-    path: Path, manifest: Manifest, members: Sequence[tuple[str, Path | bytes]]
+    path: Path,
+    manifest: Manifest,
+    members: Sequence[tuple[str, Path | bytes]],
+    *,
+    bill: bool = False,
 ) -> None:
     """Write a bundle to ``path``: whole, or not at all.
 
     ``manifest`` comes with ``members=()``; sizes and digests are filled in here. The file is
     written beside its name, synced, and renamed; equal arguments give equal bytes, in whatever
-    order the members come.
+    order the members come. ``bill`` adds the bill of materials as a member (see `sbom`).
 
     Raises:
         UsageError: TC012, the file cannot be written; what stood at ``path`` is untouched.
         ValueError: names that a bundle cannot hold.
         OSError: a member's own file cannot be read.
     """
+    if bill:
+        others = sorted(members, key=lambda member: member[0])
+        text = sbom(manifest, [_describe(name, content)[0] for name, content in others])
+        members = [*members, (SBOM_NAME, text)]
     ordered = sorted(members, key=lambda member: member[0])
     _check_names([MANIFEST_NAME, *(name for name, _ in ordered)])
     if len(ordered) >= MAX_MEMBERS:
@@ -264,9 +273,10 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
 class Bundle:
     """An open bundle: ``path``, ``manifest``, and ``offsets`` of every member's data in the file.
 
-    The file is mapped read-only and shared. Views stay valid after `close`: the map goes with the
-    last of them. Replace a bundle by renaming another over it; a mapped file that is cut short in
-    place kills the process that reads it, as with any mapped file.
+    The file is mapped read-only and shared, or, opened with ``accept``, read into memory of the
+    process. Views stay valid after `close`: the map goes with the last of them. Replace a bundle by
+    renaming another over it; a mapped file that is cut short in place kills the process that reads
+    it, as with any mapped file.
     """
 
     def __init__(
@@ -298,7 +308,7 @@ class Bundle:
         if self._mapped is None:
             raise ValueError(f"{self.path} is closed")
         start = self.offsets[name]
-        return memoryview(self._mapped)[start : start + self._members[name].size]
+        return memoryview(self._mapped)[start : start + self._members[name].size].toreadonly()
 
     def verify(self, names: Iterable[str] | None = None) -> None:
         """Compare the digests of the members ``names`` (None: all) with the manifest's.
@@ -319,19 +329,28 @@ class Bundle:
                 )
 
 
-def open_bundle(path: Path | str) -> Bundle:
+def open_bundle(
+    path: Path | str, *, accept: Callable[[Path, memoryview], object] | None = None
+) -> Bundle:
     """Open a bundle and read its manifest. Reads headers and the manifest alone; runs nothing.
+
+    Args:
+        accept: sees all bytes of the file before any of them is believed, and raises where they are
+            not to be trusted. They are then read once into memory of the process, so that what it
+            saw is what is used, whatever becomes of the file.
 
     Raises:
         BundleError: TC401 with what is wrong, or TC403 when the format version is from the future.
     """
     path = Path(os.path.abspath(path))
     try:
-        mapped = _map(path)
+        mapped = _map(path, in_memory=accept is not None)
     except OSError as error:
         _refuse(path, (error.strerror or str(error)).lower())
     except ValueError as error:
         _refuse(path, str(error))
+    if accept is not None:
+        accept(path, memoryview(mapped).toreadonly())
     try:
         entries = _directory(mapped)
         layout = _layout(entries)
@@ -363,7 +382,7 @@ def _refuse(path: Path, reason: str) -> NoReturn:
     ) from None
 
 
-def _map(path: Path) -> mmap.mmap:
+def _map(path: Path, in_memory: bool = False) -> mmap.mmap:
     # O_NONBLOCK: opening a pipe must not wait for someone to write into it.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -376,9 +395,26 @@ def _map(path: Path) -> mmap.mmap:
             raise ValueError("the file is empty")
         if status.st_size > MAX_FILE_BYTES:
             raise ValueError("the file is too large")
+        if in_memory:
+            return _read(handle, status.st_size)
         return mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
     finally:
         os.close(handle)
+
+
+def _read(handle: int, size: int) -> mmap.mmap:
+    """A file's bytes in memory that no other process has; on a page, as a mapped file is."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with memoryview(memory) as whole:
+        at = 0
+        while at < size:
+            count = os.readv(handle, [whole[at : at + (_CHUNK << 6)]])
+            if count == 0:
+                raise ValueError("cut short while it was read")
+            at += count
+    if os.fstat(handle).st_size != size:
+        raise ValueError("it grew while it was read")
+    return memory
 
 
 def _directory(data: mmap.mmap) -> list[_Entry]:

@@ -19,10 +19,19 @@ from .expr import Expr, ExprError, from_data, is_logic
 Plain: TypeAlias = "None | bool | int | float | str"
 PLAIN_TYPES: tuple[type, ...] = (type(None), bool, int, float, str)
 
+DTYPES = frozenset(
+    {
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    }
+)
+
 MAX_RANK = 32
 MAX_INPUTS = 4096
 MAX_GUARDS = 65536
 MAX_SIZE = 2**62
+MAX_NAME = 1024
 
 
 class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -325,6 +334,9 @@ def checked(contract: Contract) -> Contract:
             raise ContractError(f"input {index} does not hold integers")
         return found
 
+    shown = [item.path for item in (*contract.inputs, *contract.outputs)]
+    for name in (*names, *shown, *(parameter.name for parameter in contract.parameters)):
+        check_name(name)
     for dim in contract.dims:
         source = tensor_at(dim.source.input)
         if isinstance(dim.source, AxisSource):
@@ -343,6 +355,8 @@ def checked(contract: Contract) -> Contract:
     for item in (*contract.inputs, *contract.outputs):
         if isinstance(item, Fixed):
             _check_fixed(item)
+        elif isinstance(item, (TensorInput, TensorOutput)) and item.dtype not in DTYPES:
+            raise ContractError(f"{item.path}: unknown dtype {item.dtype!r:.40}")
     return msgspec.structs.replace(
         contract,
         inputs=tuple(
@@ -369,6 +383,13 @@ def checked(contract: Contract) -> Contract:
         ),
         outputs=tuple(_checked_output(output, expr) for output in contract.outputs),
     )
+
+
+def check_name(name: str) -> None:
+    """Raises ContractError for a name that could pass itself off as something else where it is
+    shown: empty, too long, or with characters that are not printed."""
+    if not name or len(name) > MAX_NAME or not name.isprintable():
+        raise ContractError(f"a name that cannot be shown: {name!r:.80}")
 
 
 def child_path(parent: str, key: str | int) -> str:

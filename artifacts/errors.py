@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from .names import printable
 from .rules import RULES
 
 
@@ -43,7 +44,7 @@ class Diagnostic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             lines.append(f"  {self.location}{text}")
         lines += [f"  {note}" for note in self.notes]
         lines += [f"  try: {attempt}" for attempt in self.tries]
-        return "\n".join(lines)
+        return "\n".join(printable(line) for text in lines for line in text.split("\n"))
 
 
 class TcexportError(Exception):

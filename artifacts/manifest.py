@@ -7,11 +7,11 @@ a file that holds more, less or other than the manifest says is refused.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from .contract import Contract, ContractError, TensorInput, TensorOutput, checked
+from .contract import Contract, ContractError, TensorInput, TensorOutput, check_name, checked
 from .expr import ExprError, from_data
 from .platforms import capability
 
@@ -98,8 +98,12 @@ class RuntimeLibrary(_Data, frozen=True, omit_defaults=True):
     cuda: str = ""
 
 
-class Provenance(_Data, frozen=True):
-    """How the bundle was made; no times and no paths, so that equal exports give equal bytes."""
+class Provenance(_Data, frozen=True, omit_defaults=True):
+    """How the bundle was made; no times and no paths, so that equal exports give equal bytes.
+
+    ``commit`` is that of the source file's Git repository, if there is one, and ``commit_state``
+    says whether the files there were those of the commit (``clean``, ``dirty``).
+    """
 
     tcexport: str
     source: str
@@ -107,6 +111,8 @@ class Provenance(_Data, frozen=True):
     options: dict[str, str]
     versions: dict[str, str]
     linker: str
+    commit: str = ""
+    commit_state: Literal["", "clean", "dirty"] = ""
 
 
 class Manifest(_Data, frozen=True):
@@ -155,6 +161,7 @@ def decode(data: bytes) -> Manifest:
         if version < 1:
             raise ManifestError(f"format version {version} does not exist")
         manifest = msgspec.json.decode(data, type=Manifest)
+        check_name(manifest.model)
         contract = checked(manifest.contract)
         dims = frozenset(dim.name for dim in contract.dims)
         entry = _with_sizes(manifest.entry, dims)

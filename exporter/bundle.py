@@ -20,6 +20,7 @@ from ..artifacts.manifest import (
     Target,
 )
 from ..lowering.targets import CPU_TARGETS
+from .repository import Commit
 from .tvm_runtime import TvmRuntime, tvm_runtime
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def assemble(
     model: str,
     source: str,
     source_sha256: str,
+    commit: Commit,
     options: Mapping[str, str],
     contract: Contract,
     lowered: Lowered,
@@ -77,10 +79,12 @@ def assemble(
             options=dict(options),
             versions={name: _version(name) for name in _PINNED},
             linker=lowered.linker,
+            commit=commit.id,
+            commit_state=commit.state,
         ),
         members=(),
     )
-    write_bundle(path, manifest, members)
+    write_bundle(path, manifest, members, bill=True)
     return manifest
 
 

@@ -35,6 +35,7 @@ from .options import DimRequest, dynamic_from_python, parse_targets
 from .prove import Span
 from .ranges import Request
 from .rehearse import Rehearsal, refusal, rehearse, reseed
+from .repository import commit_of
 from .signature import Bound, bind
 from .source import Source, source_in_memory
 from .state import preserved
@@ -185,6 +186,7 @@ def _export(
                     model=source.name,
                     source=Path(source.file).name if source.file else "",
                     source_sha256=source.sha256,
+                    commit=commit_of(Path(source.file) if source.file else None),
                     options=_options(dynamic, targets, narrow),
                     contract=contract,
                     lowered=lowered,

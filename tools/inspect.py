@@ -12,6 +12,7 @@ import click
 
 from ..artifacts.container import open_bundle
 from ..artifacts.manifest import Manifest
+from ..artifacts.names import printable
 from .failures import in_colour
 from .tables import guard_rows, input_rows, limits, output_rows, size_text
 
@@ -47,6 +48,11 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
     made = [
         ("tcexport", provenance.tcexport),
         ("source", f"{provenance.source}  sha256 {provenance.source_sha256 or '(in memory)'}"),
+        *(
+            (("commit", f"{provenance.commit}  {provenance.commit_state}"),)
+            if provenance.commit
+            else ()
+        ),
         *(("option", f"{name}={value}") for name, value in provenance.options.items()),
         *(("version", f"{name} {value}") for name, value in provenance.versions.items()),
         ("linker", provenance.linker),
@@ -86,7 +92,7 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> N
         _rich_table(title, heads, rows)
         return
     click.echo(f"{title}:")
-    lines = [list(heads), *([str(cell) for cell in row] for row in rows)]
+    lines = [list(heads), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     for line in lines:
         padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -100,7 +106,7 @@ def _rich_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]])
 
     table = Table(*heads, title=title, title_justify="left", title_style="bold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console(highlight=False).print(table)
 
 
