@@ -148,6 +148,14 @@ _rule(
     "difference to the numbers: TC110, TC115, TC116, TC121, TC210.",
 )
 _rule(
+    "TC014",
+    "key cannot be read",
+    "A file or text that should hold keys for signatures does not, or holds keys of another kind.",
+    "A key that is passed over would leave out what you meant to trust, or to revoke.",
+    "Give an Ed25519 key as PEM (`tcexport keygen`, or `openssl genpkey -algorithm ed25519`): the "
+    "private one to sign, the public one to verify.",
+)
+_rule(
     "TC101",
     "graph break",
     "The model does something that cannot be part of one graph: Dynamo, with fullgraph semantics, "
@@ -497,6 +505,21 @@ _rule(
     "Use device='auto' or 'cpu'.",
 )
 _rule(
+    "TC408",
+    "not signed by a trusted key",
+    "`require_signature=` asks for a signature, and the bundle has none beside it, or none by a key "
+    "that is trusted, or one of other bytes.",
+    "A bundle is code that runs with the rights of the process. No byte of it was mapped.",
+    "Fetch the bundle again with its `.sig`; sign it, if you vouch for it; or trust the key named.",
+)
+_rule(
+    "TC409",
+    "revoked",
+    "A key list revokes the bundle, or the key that signed it.",
+    "Whoever revoked it knows a reason not to run it.",
+    "Fetch a newer bundle, signed by a key that is trusted.",
+)
+_rule(
     "TC501",
     "op not supported",
     "The graph holds operations that cannot be lowered, all listed with their lines.",
@@ -587,6 +610,8 @@ _RELATED = (
     ("TC309", "TC311"),
     ("TC310", "TC407"),
     ("TC401", "TC402", "TC403"),
+    ("TC402", "TC408", "TC409"),
+    ("TC014", "TC408"),
     ("TC404", "TC405", "TC506"),
     ("TC301", "TC406"),
     ("TC502", "TC503", "TC504", "TC590"),

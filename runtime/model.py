@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import threading
@@ -26,6 +27,7 @@ from ..artifacts.errors import BundleError, Diagnostic, GuardError, InternalErro
 from ..artifacts.logs import log
 from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target
 from ..artifacts.prove import Span, bounds
+from ..artifacts.signature import TrustedKeys, key_list, verify_signature
 from ..artifacts.weights import WeightsError, read_weights
 from .coverage import Serves, check_serves
 from .explain import computed_violation, conditions, explain, look
@@ -60,6 +62,7 @@ def load(
     device: str = "auto",
     num_threads: int | None = None,
     on_violation: OnViolation | None = None,
+    require_signature: TrustedKeys | None = None,
 ) -> Model:
     """Load a bundle and make it ready to be called.
 
@@ -72,10 +75,13 @@ def load(
         on_violation: called with the arguments, the keyword arguments and the GuardError of every
             call that is refused; what it returns is the call's answer. Without it the error is
             raised.
+        require_signature: the public keys to trust: a PEM file or a key list by its path, PEM or
+            the 32 bytes of a key as bytes, or several of these. The file is read into memory, and
+            refused before a byte of it is believed unless one of these keys signed all of it.
 
     Raises:
-        BundleError: the file is not a sound bundle (TC401 to TC403), cannot run here (TC404,
-            TC405, TC407) or does not serve what is asked (TC406).
+        BundleError: the file is not a sound bundle (TC401 to TC403), is not trusted (TC408,
+            TC409), cannot run here (TC404, TC405, TC407) or does not serve what is asked (TC406).
         UsageError: an argument is malformed.
     """
     return Model(
@@ -84,6 +90,7 @@ def load(
         device=device,
         num_threads=num_threads,
         on_violation=on_violation,
+        require_signature=require_signature,
     )
 
 
@@ -106,13 +113,14 @@ class Model:
         device: str,
         num_threads: int | None,
         on_violation: OnViolation | None,
+        require_signature: TrustedKeys | None = None,
     ) -> None:
         if on_violation is not None and not callable(on_violation):
             raise UsageError(
                 Diagnostic("TC008", f"on_violation={on_violation!r:.80} cannot be called")
             )
         self.num_threads = thread_count(num_threads)
-        bundle = open_bundle(path)
+        bundle = open_bundle(path, accept=_signed_by(require_signature))
         self.path = bundle.path
         self.manifest: Manifest = bundle.manifest
         self.contract: Contract = self.manifest.contract
@@ -331,6 +339,14 @@ class Model:
     def _failed(self, error: BaseException) -> InternalError:
         text = str(error).strip() or type(error).__name__
         return InternalError(Diagnostic("TC601", f"{self.path}: {text}"))
+
+
+def _signed_by(keys: TrustedKeys | None) -> Callable[[Path, memoryview], object] | None:
+    """What `open_bundle` is to hold the bytes of a file against."""
+    if keys is None:
+        return None
+    trusted = key_list(keys)
+    return lambda path, data: verify_signature(path, hashlib.sha256(data).digest(), trusted)
 
 
 def _may_be_empty(contract: Contract, item: TensorInput) -> bool:

@@ -29,7 +29,18 @@ BROKEN_PIPE = 141
 TERMINATED = 143
 INTERNAL = 5
 
-COMMANDS = ("export", "check", "inspect", "run", "explain", "bench")
+COMMANDS = (
+    "export",
+    "check",
+    "inspect",
+    "run",
+    "explain",
+    "bench",
+    "diff",
+    "keygen",
+    "sign",
+    "verify-signature",
+)
 
 
 class Commands(click.Group):
@@ -42,7 +53,9 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f".{name}", __package__).command
+        command: click.Command = importlib.import_module(
+            f".{name.replace('-', '_')}", __package__
+        ).command
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -47,8 +47,19 @@ _SUFFIXES = (".npz", ".npy", ".safetensors")
     type=click.IntRange(min=1),
     help="Number of worker threads; without it, the runtime's default.",
 )
+@click.option(
+    "--require-signature",
+    "keys",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Refuse BUNDLE unless a key of this file signed it: PEM, or a key list. Repeatable.",
+)
 def command(
-    bundle: Path, inputs: tuple[str, ...], output: Path | None, threads: int | None
+    bundle: Path,
+    inputs: tuple[str, ...],
+    output: Path | None,
+    threads: int | None,
+    keys: tuple[Path, ...],
 ) -> None:
     """Run BUNDLE once. Needs neither PyTorch nor a compiler.
 
@@ -63,7 +74,7 @@ def command(
     from ..runtime import load
 
     start = time.perf_counter()
-    model = load(bundle, num_threads=threads)
+    model = load(bundle, num_threads=threads, require_signature=keys or None)
     loaded = time.perf_counter()
     result = model(*args, **kwargs)
     done = time.perf_counter()
