@@ -28,9 +28,9 @@ from ..artifacts.container import Bundle
 from ..artifacts.errors import BundleError, Diagnostic
 from ..artifacts.manifest import RuntimeLibrary
 from .machine import Machine
-from .threads import set_pool_defaults
+from .threads import held_over_forks, set_pool_defaults
 
-_LOCK = threading.RLock()
+_LOCK = held_over_forks()
 _MARK = "runtime.NumThreads"  # a global function that every TVM runtime registers
 _SONAME = "libtvm_runtime.so"
 

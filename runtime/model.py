@@ -47,7 +47,7 @@ from .tensors import (
     from_numpy,
     to_numpy,
 )
-from .threads import POOLS, thread_count
+from .threads import COUNTING, POOLS, thread_count
 from .worker import Code, Counts, Metrics, Worker
 
 _HERE = POOLS.here
@@ -152,7 +152,7 @@ class Model:
         self._code = Code(load_library(bundle, self.target.library), entry, weights)
         self._configure = load_ffi().get_global_func("runtime.config_threadpool")
         POOLS.expect(self.num_threads)
-        self._lock = threading.Lock()
+        self._lock = COUNTING
         self._violations: Counter[str] = Counter()
         self._violated: Counter[str] = Counter()
         self._on_violation = on_violation

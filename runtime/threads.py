@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import os
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from ..artifacts.errors import Diagnostic, InternalError, UsageError
+from .forked import Pool, find_pool
 
 ENVIRONMENT = "TCEXPORT_NUM_THREADS"
 MAX_THREADS = 1024
@@ -85,12 +87,23 @@ def _read(path: str) -> str | None:
         return None  # not Linux, or not mounted
 
 
+def held_over_forks() -> AbstractContextManager[bool]:
+    """A lock that a fork waits for: a child never finds it taken by a thread that it does not have.
+    Whoever holds it waits for nobody."""
+    lock = threading.RLock()
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    return lock
+
+
 class _Here(threading.local):
     """The calling thread's pool: for how many threads it was made (0: not yet) and is set now."""
 
     made = 0
     count = 0
-    lost = 0  # worker threads that a fork left behind in the parent
+    pool: Pool | None = None
+    forked = False  # its worker threads stayed behind in the parent
 
 
 class ThreadPools:
@@ -106,13 +119,15 @@ class ThreadPools:
     def __init__(self) -> None:
         self.here = _Here()
         self._largest = 1
-        self._lock = threading.Lock()
+        self._lock = held_over_forks()
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        self._lock = threading.Lock()
-        if self.here.made > 1:
-            self.here.lost, self.here.count = self.here.made, 0
+        here = self.here
+        if here.pool is not None:
+            here.pool.forget_workers()
+        if here.pool is not None or here.made > 1:
+            here.forked, here.count = True, 0
 
     def expect(self, count: int) -> None:
         """A model with this count was loaded."""
@@ -126,26 +141,35 @@ class ThreadPools:
             configure: TVM's global function ``runtime.config_threadpool``.
 
         Raises:
-            InternalError: TC601, the process was forked and this pool's threads stayed behind.
+            InternalError: TC601, the process was forked, this pool's threads stayed behind, and on
+                this system there is no way to start them anew.
         """
         here = self.here
-        if here.lost and count > 1:
-            raise InternalError(
-                Diagnostic(
-                    "TC601",
-                    "the process was forked after this thread had called a model with "
-                    f"{here.lost} threads, which do not exist in the child",
-                    tries=(
-                        "call the model in a new thread of the child",
-                        "fork before the first call, or load with num_threads=1",
-                    ),
-                )
-            )
+        if here.forked and here.pool is not None:
+            here.pool.reset()
+            here.forked = False
+        elif here.forked and count > 1:
+            raise _left_behind(here.made)
         if not here.made:
             configure(_BIG, self._largest, _cpus(self._largest))
             here.made = self._largest
+            here.pool = find_pool()
         configure(_BIG, count, _cpus(count))
         here.count = count
+
+
+def _left_behind(count: int) -> InternalError:
+    return InternalError(
+        Diagnostic(
+            "TC601",
+            "the process was forked after this thread had called a model with "
+            f"{count} threads, which do not exist in the child",
+            tries=(
+                "call the model in a new thread of the child",
+                "fork before the first call, or load with num_threads=1",
+            ),
+        )
+    )
 
 
 _BIG = 1  # TVM's mode for machines whose cores are alike
@@ -158,3 +182,4 @@ def _cpus(count: int) -> list[str]:
 
 
 POOLS = ThreadPools()
+COUNTING = held_over_forks()  # for what all threads that call a model share

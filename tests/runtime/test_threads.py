@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +138,98 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert python(script, parallel) == "0"
 
 
-def test_a_fork_after_a_call_is_an_error_not_a_hang(parallel: Path) -> None:
+def test_a_fork_after_a_call_works_in_the_child_and_in_its_child(parallel: Path) -> None:
+    script = (
+        USE
+        + """
+model = load(path, num_threads=3)
+call(model)
+def in_child(depth):
+    child = os.fork()
+    if child == 0:
+        call(model)
+        assert threads() == 3, threads()
+        worker = threading.Thread(target=call, args=(model,))
+        worker.start(); worker.join()
+        call(load(path, num_threads=1))
+        if depth:
+            in_child(depth - 1)
+        sys.exit(7)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 7, status
+in_child(1)
+call(model)
+print("well")
+"""
+    )
+    assert python(script, parallel) == "well"
+
+
+@pytest.mark.parametrize("last", ["", "call(model)", "call(load(path, num_threads=1))"])
+def test_a_child_that_ends_with_sys_exit_ends(parallel: Path, last: str) -> None:
+    """The destructor of a pool waits for workers, which a child does not have."""
+    script = (
+        USE
+        + f"""
+import time
+model = load(path, num_threads=4)
+call(model)
+time.sleep(0.1)  # let the workers fall asleep
+child = os.fork()
+if child == 0:
+    {last or "pass"}
+    sys.exit(3)
+deadline = time.monotonic() + 20
+while time.monotonic() < deadline:
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        print(os.waitstatus_to_exitcode(status))
+        break
+    time.sleep(0.02)
+else:
+    os.kill(child, 9)
+"""
+    )
+    assert python(script, parallel) == "3"
+
+
+def test_a_fork_while_other_threads_load_and_count_never_hangs(parallel: Path) -> None:
+    script = (
+        USE
+        + """
+import signal
+ended = threading.Event()
+def busy():
+    while not ended.is_set():
+        model = load(path, num_threads=2)
+        call(model)
+        model.metrics
+workers = [threading.Thread(target=busy) for _ in range(3)]
+for worker in workers: worker.start()
+statuses = set()
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        model = load(path, num_threads=2)
+        call(model)
+        os._exit(model.metrics.calls)
+    statuses.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+ended.set()
+for worker in workers: worker.join()
+print(statuses)
+"""
+    )
+    assert python(script, parallel) == "{1}"
+
+
+def test_without_a_way_to_start_workers_anew_a_fork_is_an_error_not_a_hang(parallel: Path) -> None:
     script = (
         USE
         + """
 from tcexport.artifacts.errors import InternalError
+from tcexport.runtime import threads as pools
+pools.find_pool = lambda: None  # as with a C library that does not tell where the pool lies
 model = load(path, num_threads=2)
 call(model)
 child = os.fork()
@@ -159,6 +248,36 @@ call(model)
 """
     )
     assert python(script, parallel) == "7"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing_works_whatever_starts_its_processes(
+    parallel: Path, tmp_path: Path, method: str
+) -> None:
+    script = tmp_path / "service.py"
+    script.write_text(
+        f"""
+import multiprocessing, sys
+import numpy as np
+from tcexport.runtime import load
+
+model = load(sys.argv[1], num_threads=2)  # again in the processes of spawn and forkserver
+
+def answer(size):
+    x = np.full((size, size), 0.5, np.float32)
+    return float(model(x, x).sum())
+
+if __name__ == "__main__":
+    before = answer(8)
+    with multiprocessing.get_context({method!r}).Pool(2) as pool:
+        assert pool.map_async(answer, [8] * 6).get(60) == [before] * 6
+    print(answer(8) == before)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(parallel)], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "True\n", done.stderr[-2000:]
 
 
 def test_idle_workers_do_not_burn_the_cpu(parallel: Path) -> None:
