@@ -33,12 +33,14 @@ class Member(_Data, frozen=True):
     sha256: str
 
 
-class Entry(_Data, frozen=True):
+class Entry(_Data, frozen=True, omit_defaults=True):
     """How the compiled function is called.
 
     Its arguments are: the tensor inputs numbered ``inputs`` (indices into the contract's), then one
     shape holding the values of ``sizes`` (expressions over dims) if there are any, then the tensors
-    ``weights`` of weights.safetensors. It returns ``results`` tensors.
+    ``weights`` of weights.safetensors. It returns ``results`` tensors. The function ``into``, where
+    there is one, takes before the weights a tensor for each of the results numbered ``given``, which
+    it writes there; else it does the same.
     """
 
     function: str
@@ -46,6 +48,8 @@ class Entry(_Data, frozen=True):
     sizes: tuple[Any, ...]
     weights: tuple[str, ...]
     results: int
+    into: str = ""
+    given: tuple[int, ...] = ()
 
 
 class CudaCode(_Data, frozen=True):
@@ -200,6 +204,7 @@ def _check_entries(manifest: Manifest) -> None:
         for output in contract.outputs:
             if isinstance(output, TensorOutput) and not 0 <= output.result < entry.results:
                 raise ManifestError(f"{output.path}: the entry has no result {output.result}")
+        _check_given(entry, contract)
     for target in manifest.targets:
         if target.cuda is not None:
             _check_cuda(target.name, target.cuda)
@@ -234,3 +239,16 @@ def _check_cuda(name: str, code: CudaCode) -> None:
     for version in needs:
         if _CUDA_VERSION.fullmatch(version) is None:
             raise ManifestError(f"{name:.80}: {version!r:.40} is no version of CUDA")
+
+
+def _check_given(entry: Entry, contract: Contract) -> None:
+    if bool(entry.into) != bool(entry.given) or len(set(entry.given)) != len(entry.given):
+        raise ManifestError("the entry does not say what its results are written into")
+    known = {
+        output.result
+        for output in contract.outputs
+        if isinstance(output, TensorOutput) and None not in output.shape
+    }
+    for number in entry.given:
+        if number not in known:
+            raise ManifestError(f"the entry takes memory for result {number}, of no known size")

@@ -69,7 +69,15 @@ def assemble(
         format_version=FORMAT_VERSION,
         model=model,
         contract=contract,
-        entry=Entry(ENTRY_FUNCTION, lowered.inputs, sizes, lowered.weights, lowered.results),
+        entry=Entry(
+            ENTRY_FUNCTION,
+            lowered.inputs,
+            sizes,
+            lowered.weights,
+            lowered.results,
+            lowered.into,
+            lowered.given,
+        ),
         targets=tuple(targets),
         runtimes=tuple(runtimes),
         provenance=Provenance(

@@ -32,7 +32,8 @@ class Lowered:
     Its arguments are: the tensors among the flat user inputs at the indices ``inputs``; then, if
     there are ``sizes``, one shape with the values of these torch symbols; then the tensors
     ``weights`` of ``weights_file``. It returns an array of ``results`` tensors, the tensors among
-    the graph's outputs in their order. ``indexing`` names the nodes whose kernels read or write at
+    the graph's outputs in their order. The function ``into``, if any, does the same, and takes
+    memory for the results numbered ``given`` before the weights. ``indexing`` names the nodes whose kernels read or write at
     positions that are data, and ``asserted`` is what kernels assert of their data: the contract must
     hold both.
     """
@@ -42,6 +43,8 @@ class Lowered:
     weights: tuple[str, ...]
     weights_file: Path
     results: int
+    into: str
+    given: tuple[int, ...]
     libraries: dict[str, Path]
     linker: str
     libc: str
@@ -83,6 +86,8 @@ def lower(
         weights=answer.weights,
         weights_file=weights_path(workdir),
         results=answer.results,
+        into=answer.into,
+        given=answer.given,
         libraries={name: library_path(workdir, name) for name in targets},
         linker=answer.linker,
         libc=answer.libc,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import tvm
 from tvm import IRModule, relax
 
@@ -9,12 +11,26 @@ from ..artifacts.errors import Diagnostic, ExportError
 from .kernels.half import bfloat16_as_bits
 from .kernels.prim_func import PASS_CONFIG
 from .kernels.schedule import mark_noalias, schedule_rest
+from .outputs import given_results, with_given_results
 from .shape_functions import order_stores
 from .targets import CpuTarget
 
 
-def compile_module(module: IRModule, target: CpuTarget) -> relax.VMExecutable:
-    """Fuse, schedule, plan memory and generate code. See `kernels.schedule` for the order."""
+@dataclass(frozen=True)
+class Compiled:
+    """The code of a module; ``given`` are the results of ``main`` that `outputs.INTO` takes memory
+    for, by number."""
+
+    executable: relax.VMExecutable
+    given: tuple[int, ...]
+
+
+def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Compiled:
+    """Fuse, schedule, plan memory and generate code. See `kernels.schedule` for the order.
+
+    Args:
+        weights: how many of the last parameters of ``main`` are weights.
+    """
     llvm = tvm.target.Target(dict(target.llvm))
     passes = relax.transform
     fuse = tvm.transform.Sequential(
@@ -27,11 +43,11 @@ def compile_module(module: IRModule, target: CpuTarget) -> relax.VMExecutable:
             passes.DeadCodeElimination(),
         ]
     )
+    allocate = tvm.transform.Sequential(
+        [passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite()]
+    )
     plan = tvm.transform.Sequential(
         [
-            passes.ToNonDataflow(),
-            passes.RemovePurityChecking(),
-            passes.CallTIRRewrite(),
             passes.StaticPlanBlockMemory(),
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
@@ -42,15 +58,18 @@ def compile_module(module: IRModule, target: CpuTarget) -> relax.VMExecutable:
         ]
     )
     with llvm, tvm.transform.PassContext(**PASS_CONFIG):
-        module = plan(bfloat16_as_bits(schedule_rest(fuse(module), target)))
+        module = allocate(bfloat16_as_bits(schedule_rest(fuse(module), target)))
+        given = given_results(module)
+        module = plan(with_given_results(module, weights))
         module = mark_noalias(order_stores(module))
         _refuse_foreign_functions(module)
-        return tvm.compile(
+        executable = tvm.compile(
             module,
             target=llvm,
             relax_pipeline=tvm.transform.Sequential([]),
             tir_pipeline="s_tir",
         )
+    return Compiled(executable, given)
 
 
 def _refuse_foreign_functions(module: IRModule) -> None:

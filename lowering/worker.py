@@ -42,6 +42,8 @@ class Answer(msgspec.Struct, frozen=True):
     sizes: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     results: int = 0
+    into: str = ""
+    given: tuple[int, ...] = ()
     linker: str = ""
     libc: str = ""
     indexing: tuple[str, ...] = ()
@@ -94,6 +96,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         from .elf import oldest_glibc
         from .graph import build
         from .link import find_linker, link
+        from .outputs import INTO
         from .pipeline import compile_module
         from .targets import CPU_TARGETS
         from .weights import WeightStore, constants, weight_of
@@ -117,13 +120,15 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
             weights_path(workdir), {name: weight_of(store.kept[name]) for name in first.weights}
         )
     needs = []
+    given = set()
     for name in targets:
         library = library_path(workdir, name)
         library.parent.mkdir(parents=True, exist_ok=True)
         with stage(f"compile for {name}"):
-            executable = compile_module(graphs[name].module, CPU_TARGETS[name])
+            compiled = compile_module(graphs[name].module, CPU_TARGETS[name], len(first.weights))
+        given.add(compiled.given)
         with stage(f"link for {name}"):
-            executable.export_library(
+            compiled.executable.export_library(
                 str(library),
                 fcompile=lambda output, objects, linker=linkers[name], **_: link(
                     linker, [Path(item) for item in objects], Path(output)
@@ -135,6 +140,8 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         sizes=first.sizes,
         weights=first.weights,
         results=first.results,
+        into=INTO if given == {compiled.given} and compiled.given else "",
+        given=compiled.given if given == {compiled.given} else (),
         linker=", ".join(sorted({linker.version for linker in linkers.values()})),
         libc=max(needs, key=lambda version: [int(part) for part in version.split(".")]),
         indexing=first.indexing,

@@ -34,6 +34,7 @@ from .explain import computed_violation, conditions, explain, look
 from .guards import Sizes, compile_checks
 from .library import load_ffi, load_library, load_runtime
 from .machine import choose_target, this_machine
+from .results import given_results
 from .structure import bind, builder, is_plain
 from .tensors import (
     ALIGNMENT,
@@ -141,6 +142,7 @@ class Model:
         sized = [output for output in self.contract.outputs if isinstance(output, SizeOutput)]
         try:
             self._needed = [*entry.sizes, *(output.value for output in sized)]
+            self._given = given_results(self.contract, entry, self._needed)
             self._checks = compile_checks(self.contract, self._needed)
             self._build = builder(self.contract.result)
             weights, span = _map_weights(bundle)
@@ -275,8 +277,9 @@ class Model:
             places.append(place)
         if self._sizes:
             arguments.append(worker.shape(sizes[: self._sizes]))
+        given = worker.spare.take(sizes) if self._given else None
         try:
-            tensors = worker.run(*arguments)
+            tensors = worker.run_into(*arguments, *given) if given else worker.run(*arguments)
         except Exception as error:  # tvm_ffi raises what its C++ side names
             del self._local.worker  # its VM stopped in the middle
             violation = computed_violation(self.contract, str(error))
@@ -308,7 +311,7 @@ class Model:
     def _new_worker(self) -> Worker:
         counts = Counts()
         try:
-            worker = Worker(self._code, counts)
+            worker = Worker(self._code, counts, self._given)
         except Exception as error:  # tvm_ffi raises what its C++ side names
             raise self._failed(error) from None
         with self._lock:

@@ -36,6 +36,11 @@ WITHOUT_NUMPY = frozenset(_BITS)
 Exporter = Callable[[Any, str], Any]
 
 
+def bits_of(dtype: str) -> np.dtype:
+    """Numpy's dtype of that name, or the one that holds its bits."""
+    return np.dtype(_BITS[dtype][0] if dtype in _BITS else dtype)
+
+
 class NotATensor(TypeError):
     """Why a value cannot be read as a tensor, and what to do about it."""
 
@@ -192,7 +197,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def empty_tensor(shape: tuple[int, ...], dtype: str) -> Any:
     """A TVM tensor without elements. Its strides are those that TVM works out from the shape: what
     other libraries make up for an empty tensor does not count as compact there."""
-    bits = np.dtype(_BITS[dtype][0] if dtype in _BITS else dtype)
+    bits = bits_of(dtype)
     strides = [bits.itemsize]
     for size in shape[:0:-1]:
         strides.insert(0, strides[0] * size)
@@ -262,7 +267,10 @@ class _Capsule:
 
 
 def as_numpy_bits(tensor: Any, dtype: str) -> np.ndarray:
-    """A numpy view of a TVM tensor; of its bits, when numpy does not have its dtype."""
+    """A numpy view of a TVM tensor, or of a result that `to_numpy` made; of its bits, when numpy does
+    not have its dtype."""
+    if isinstance(tensor, np.ndarray):
+        return tensor.view(bits_of(dtype))
     if dtype not in _BITS:
         return np.from_dlpack(tensor)
     capsule = tensor.__dlpack__()

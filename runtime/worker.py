@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..artifacts.manifest import Entry
 from .guards import Sizes
 from .library import load_ffi
+from .results import GivenResult, Spare
 from .tensors import Staging
 
 _CPU = 1
@@ -60,15 +61,14 @@ class Worker:
 
     SHAPES = 256
 
-    def __init__(self, code: Code, counts: Counts) -> None:
+    def __init__(self, code: Code, counts: Counts, given: Sequence[GivenResult] = ()) -> None:
         ffi = load_ffi()
         vm = code.library["vm_load_executable"]()
         vm["vm_initialization"](_CPU, 0, _NAIVE_ALLOCATOR)
-        name = code.entry.function
-        if code.weights:
-            vm["save_function"](name, "bound", True, *code.weights)
-            name = "bound"
-        self._function = vm[name]
+        self._function = _bound(vm, code.entry.function, code.weights)
+        if given:
+            self._into = _bound(vm, code.entry.into, code.weights)
+            self.spare = Spare(given)
         self._results = range(code.entry.results)
         self._array, self._shape = ffi.Array, ffi.Shape
         self._item = ffi.get_global_func("ffi.ArrayGetItem")
@@ -78,7 +78,13 @@ class Worker:
 
     def run(self, *arguments: Any) -> list[Any]:
         """Call the compiled function; the tensors that it returns."""
-        answer = self._function(*arguments)
+        return self._tensors(self._function(*arguments))
+
+    def run_into(self, *arguments: Any) -> list[Any]:
+        """The same with memory for results, from `spare`, behind the other arguments."""
+        return self._tensors(self._into(*arguments))
+
+    def _tensors(self, answer: Any) -> list[Any]:
         if type(answer) is not self._array:
             return [answer]
         return [self._item(answer, number) for number in self._results]
@@ -91,3 +97,11 @@ class Worker:
                 self._shapes.clear()
             found = self._shapes[sizes] = self._shape(sizes)
         return found
+
+
+def _bound(vm: Any, name: str, weights: Sequence[Any]) -> Any:
+    """A function of the compiled code, its last arguments given once and for all."""
+    if weights:
+        vm["save_function"](name, f"{name} with weights", True, *weights)
+        name = f"{name} with weights"
+    return vm[name]
