@@ -33,9 +33,9 @@ class Lowered:
     there are ``sizes``, one shape with the values of these torch symbols; then the tensors
     ``weights`` of ``weights_file``. It returns an array of ``results`` tensors, the tensors among
     the graph's outputs in their order. The function ``into``, if any, does the same, and takes
-    memory for the results numbered ``given`` before the weights. ``indexing`` names the nodes whose kernels read or write at
-    positions that are data, and ``asserted`` is what kernels assert of their data: the contract must
-    hold both.
+    memory for the results numbered ``given`` before the weights. ``indexing`` names the nodes whose
+    kernels read or write at positions that are data, and ``asserted`` is what kernels assert of
+    their data: the contract must hold both.
     """
 
     inputs: tuple[int, ...]
