@@ -20,8 +20,12 @@ NAMES = {
     "guards": "each guard as it is found at export, held at load, and violated by a call",
     "dynamic": "the range of each dim: asked for, found, and what limits it",
     "variants": "each further trace at other sizes, each binary, and the one that is taken at load",
+    "runtime": "each load and how long it took, threads that are made for a caller, and forks",
     "lowering": "each op and what became of it, and the seconds of each stage of the compiler",
 }
+
+# Nothing is said unless someone asks for it: not even by Python's handler of last resort.
+logging.getLogger("tcexport").addHandler(logging.NullHandler())
 
 _set: frozenset[str] = frozenset()
 

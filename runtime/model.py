@@ -6,9 +6,10 @@ import hashlib
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target
 from ..artifacts.prove import Span, bounds
 from ..artifacts.signature import TrustedKeys, key_list, verify_signature
 from ..artifacts.weights import WeightsError, read_weights
+from .asynchronous import AsyncCalls
 from .coverage import Serves, check_serves
 from .explain import computed_violation, conditions, explain, look
 from .guards import Sizes, compile_checks
@@ -49,6 +51,7 @@ from .tensors import (
     to_numpy,
 )
 from .threads import COUNTING, POOLS, thread_count
+from .warmup import warm_up
 from .worker import Code, Counts, Metrics, Worker
 
 _HERE = POOLS.here
@@ -120,7 +123,9 @@ class Model:
             raise UsageError(
                 Diagnostic("TC008", f"on_violation={on_violation!r:.80} cannot be called")
             )
+        begun = time.perf_counter()
         self.num_threads = thread_count(num_threads)
+        self._async = AsyncCalls(self.num_threads)
         bundle = open_bundle(path, accept=_signed_by(require_signature))
         self.path = bundle.path
         self.manifest: Manifest = bundle.manifest
@@ -178,6 +183,12 @@ class Model:
         self._exporters: dict[type, Exporter] = {}
         self._local = threading.local()
         self._local.worker = self._new_worker()  # what the library lacks fails here, not in a call
+        listener = log("runtime")
+        if listener is not None:
+            taken = f"{1e3 * (time.perf_counter() - begun):.1f} ms"
+            listener.info(
+                "%s: loaded in %s, %d threads a call", self.path, taken, self.num_threads
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model.
@@ -218,6 +229,32 @@ class Model:
             for kind, number, known in self._returned
         ]
         return self._build(values)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """As a call, in a thread of the model's own, so that the event loop goes on meanwhile.
+
+        At most usable cores / ``num_threads`` calls run at once; the others wait, in order. A call
+        that is cancelled while it waits is never made; one that runs goes on to its end, and its
+        result is dropped. Arguments must not be written to until then.
+        """
+        return await self._async.run(self, args, kwargs)
+
+    def warmup(self, sizes: Mapping[str, int] | Sequence[Mapping[str, int]] = ()) -> tuple[float, ...]:
+        """Call the model in this thread at each of ``sizes``, so that later calls are not the first:
+        code and weights are read from the file, worker threads are there.
+
+        Args:
+            sizes: sizes of dims by name, ``{"batch": 8, "seq": 128}``, or several of these. A dim that
+                is left out has the lowest size that is not 0. Values are drawn within the contract.
+
+        Returns:
+            seconds of each call; they are counted as any call is.
+
+        Raises:
+            UsageError: TC008, there is no such dim.
+            GuardError: the sizes lie outside of the contract, or the model refuses drawn values.
+        """
+        return warm_up(self.contract, self, sizes)
 
     def _count(self, error: GuardError) -> None:
         with self._lock:
@@ -310,6 +347,9 @@ class Model:
 
     def _new_worker(self) -> Worker:
         counts = Counts()
+        listener = log("runtime")
+        if listener is not None:
+            listener.info("%s: a VM for %s", self.path, threading.current_thread().name)
         try:
             worker = Worker(self._code, counts, self._given)
         except Exception as error:  # tvm_ffi raises what its C++ side names

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..artifacts.errors import Diagnostic, InternalError, UsageError
+from ..artifacts.logs import log
 from .forked import Pool, find_pool
 
 ENVIRONMENT = "TCEXPORT_NUM_THREADS"
@@ -148,6 +149,9 @@ class ThreadPools:
         if here.forked and here.pool is not None:
             here.pool.reset()
             here.forked = False
+            listener = log("runtime")
+            if listener is not None:
+                listener.info("process %d was forked: worker threads started anew", os.getpid())
         elif here.forked and count > 1:
             raise _left_behind(here.made)
         if not here.made:

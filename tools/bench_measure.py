@@ -20,6 +20,7 @@ from ..artifacts.container import open_bundle
 from ..artifacts.contract import Contract, TensorOutput
 from ..artifacts.manifest import Manifest
 from ..artifacts.weights import write_weights
+from ..runtime.drawn import drawn_inputs
 from .bench_names import BUILT, BUNDLE, EAGER, NEEDS
 from .bench_processes import Worker, WorkerFailed
 from .bench_results import Machine, Results, RuntimeResult, Timing, this_machine
@@ -27,7 +28,6 @@ from .bench_runtimes import Spec
 from .bench_sizes import (
     Sizes,
     default_sizes,
-    drawn_inputs,
     size_to_trace,
     sizes_of_shapes,
     sizes_text,

@@ -12,7 +12,7 @@ from ..artifacts.contract import AxisSource, Contract, Dim, TensorInput, ValueSo
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.expr import ExprError, evaluate, render
 from ..artifacts.names import suggestions
-from ..artifacts.weights import Weight
+from ..runtime.tensors import bits_of
 
 Sizes: TypeAlias = "dict[str, int]"
 
@@ -21,7 +21,6 @@ _STEPS = 10
 _MAX_BYTES = 256 << 20  # of all inputs of a default size
 _SLOW = 0.1  # seconds of a call beyond which no larger default size is tried
 _TOO_SLOW = 0.5
-_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
@@ -169,73 +168,10 @@ def size_to_trace(contract: Contract, sizes: Sequence[Sizes]) -> Sizes:
     return middle if misfit(contract, raised) else raised
 
 
-# --- inputs -----------------------------------------------------------------------------------------
-
-
-def drawn_inputs(contract: Contract, sizes: Mapping[str, int], seed: int) -> dict[str, Weight]:
-    """Random tensor inputs by their index in the contract.
-
-    Floats are normally distributed; integers are 0 and 1, or lie within the index guards; an input
-    whose value is a dim holds that dim's size.
-    """
-    generator = np.random.default_rng(seed)
-    inputs: dict[str, Weight] = {}
-    for index, item in enumerate(contract.inputs):
-        if not isinstance(item, TensorInput):
-            continue
-        shape = tuple(evaluate(size, sizes) for size in item.shape)
-        data = _drawn(item.dtype, shape, generator)
-        _draw_indices(data, contract, index, sizes, generator)
-        for dim in contract.dims:
-            if isinstance(dim.source, ValueSource) and dim.source.input == index:
-                data[...] = sizes[dim.name]
-        inputs[f"{index}"] = Weight(data, item.dtype)
-    return inputs
-
-
-def _drawn(dtype: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    if dtype == "bfloat16":  # the upper half of a float32
-        bits = generator.standard_normal(shape, np.float32).view(np.uint32)
-        return np.asarray(bits >> 16).astype(np.uint16)
-    if dtype in _BITS:  # 8 bits: 0 to 0x37 are numbers from 0 to 1
-        return generator.integers(0, 0x38, shape, _BITS[dtype])
-    if dtype.startswith("float"):
-        return np.asarray(generator.standard_normal(shape)).astype(dtype)
-    if dtype.startswith("complex"):
-        pair = generator.standard_normal((2, *shape))
-        return np.asarray(pair[0] + 1j * pair[1]).astype(dtype)
-    return np.asarray(generator.integers(0, 2, shape)).astype(dtype)
-
-
-def _draw_indices(
-    data: np.ndarray,
-    contract: Contract,
-    index: int,
-    sizes: Mapping[str, int],
-    generator: np.random.Generator,
-) -> None:
-    """Draw the values of input ``index`` that index guards are about, within all of their bounds,
-    into ``data``."""
-    parts = []
-    for guard in contract.index_guards:
-        if guard.input != index:
-            continue
-        where: list[Any] = [slice(None)] * data.ndim
-        for part in guard.parts:
-            where[part.axis] = slice(evaluate(part.start, sizes), evaluate(part.stop, sizes))
-        low, high = evaluate(guard.lo, sizes), evaluate(guard.hi, sizes)
-        parts.append((data[(*where, ...)], low, high))
-    for values, low, high in parts:
-        if values.size:
-            values[...] = generator.integers(low, high, values.shape, endpoint=True)
-    for values, low, high in parts:  # where guards overlap, the last one drew for all
-        np.clip(values, low, high, out=values)
-
-
 def _bytes(contract: Contract, sizes: Mapping[str, int]) -> int:
     total = 0
     for item in contract.inputs:
         if isinstance(item, TensorInput):
-            itemsize = np.dtype(_BITS.get(item.dtype, item.dtype)).itemsize
+            itemsize = bits_of(item.dtype).itemsize
             total += itemsize * math.prod(evaluate(size, sizes) for size in item.shape)
     return total

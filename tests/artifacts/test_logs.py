@@ -30,7 +30,7 @@ def told(capsys: pytest.CaptureFixture[str], *names: str) -> list[str]:
 
 
 def test_there_are_torchs_names_and_ours() -> None:
-    assert set(NAMES) == {"graph_breaks", "guards", "dynamic", "variants", "lowering"}
+    assert set(NAMES) == {"graph_breaks", "guards", "dynamic", "variants", "runtime", "lowering"}
 
 
 def test_a_call_turns_logs_on_and_the_next_one_replaces_it(

@@ -9,7 +9,15 @@ import pytest
 
 from tcexport.artifacts.contract import IndexGuard, Origin, TensorInput, TensorOutput
 
-from .bundles import add_weight, compiled, contract_of, dim, gather_rows, pack
+from .bundles import (
+    add_weight,
+    compiled,
+    contract_of,
+    dim,
+    gather_rows,
+    multiply_and_sizes,
+    pack,
+)
 
 WEIGHT = np.arange(4, dtype=np.float32)
 TABLE = np.arange(512 * 8, dtype=np.float32).reshape(512, 8)
@@ -49,3 +57,19 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gathered") / "gathered.tcpkg"
     code = compiled(gather_rows)
     return pack(path, contract, {"x86-64-v3": code}, {"table": TABLE}, results=3)
+
+
+@pytest.fixture(scope="session")
+def parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of ``x @ y`` in parallel loops."""
+    contract = contract_of(
+        {
+            "x": TensorInput("x", "float32", ("n", "k")),
+            "y": TensorInput("y", "float32", ("k", "m")),
+        },
+        [TensorOutput("xy", "float32", ("n", "m"), 0)],
+        [dim("n", 0, 0, 1, None), dim("k", 0, 1, 1, None), dim("m", 1, 1, 1, None)],
+    )
+    path = tmp_path_factory.mktemp("parallel") / "m.tcpkg"
+    code = compiled(multiply_and_sizes, parallel=True)
+    return pack(path, contract, {"x86-64-v3": code}, sizes=("n",), results=2)

@@ -10,28 +10,10 @@ from typing import Any
 
 import pytest
 
-from tcexport.artifacts.contract import TensorInput, TensorOutput
 from tcexport.artifacts.errors import UsageError
 from tcexport.runtime.threads import ENVIRONMENT, thread_count, usable_cores
 
-from .bundles import compiled, contract_of, dim, multiply_and_sizes, pack
 from .test_library import python
-
-
-@pytest.fixture(scope="module")
-def parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of ``x @ y`` in parallel loops."""
-    contract = contract_of(
-        {
-            "x": TensorInput("x", "float32", ("n", "k")),
-            "y": TensorInput("y", "float32", ("k", "m")),
-        },
-        [TensorOutput("xy", "float32", ("n", "m"), 0)],
-        [dim("n", 0, 0, 1, None), dim("k", 0, 1, 1, None), dim("m", 1, 1, 1, None)],
-    )
-    path = tmp_path_factory.mktemp("parallel") / "m.tcpkg"
-    code = compiled(multiply_and_sizes, parallel=True)
-    return pack(path, contract, {"x86-64-v3": code}, sizes=("n",), results=2)
 
 
 USE = """
