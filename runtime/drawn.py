@@ -20,7 +20,7 @@ def drawn_call(
     """The arguments of a call with `drawn_inputs`; as numpy arrays, or as TVM tensors for a dtype that
     numpy does not have."""
     drawn = drawn_inputs(contract, sizes, seed)
-    values = []
+    values: list[Any] = []
     for index, item in enumerate(contract.inputs):
         if isinstance(item, Fixed):
             values.append(item.value)

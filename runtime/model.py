@@ -186,9 +186,7 @@ class Model:
         listener = log("runtime")
         if listener is not None:
             taken = f"{1e3 * (time.perf_counter() - begun):.1f} ms"
-            listener.info(
-                "%s: loaded in %s, %d threads a call", self.path, taken, self.num_threads
-            )
+            listener.info("%s: loaded in %s, %d threads a call", self.path, taken, self.num_threads)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model.
@@ -239,7 +237,9 @@ class Model:
         """
         return await self._async.run(self, args, kwargs)
 
-    def warmup(self, sizes: Mapping[str, int] | Sequence[Mapping[str, int]] = ()) -> tuple[float, ...]:
+    def warmup(
+        self, sizes: Mapping[str, int] | Sequence[Mapping[str, int]] = ()
+    ) -> tuple[float, ...]:
         """Call the model in this thread at each of ``sizes``, so that later calls are not the first:
         code and weights are read from the file, worker threads are there.
 

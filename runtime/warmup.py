@@ -44,7 +44,9 @@ def _completed(contract: Contract, sizes: Sizes) -> dict[str, int]:
     """All dims: those that are not given at the lowest size that is not 0."""
     if not isinstance(sizes, Mapping):
         raise UsageError(
-            Diagnostic("TC008", f"warmup({sizes!r:.80}): needs the sizes of dims", tries=(_EXAMPLE,))
+            Diagnostic(
+                "TC008", f"warmup({sizes!r:.80}): needs the sizes of dims", tries=(_EXAMPLE,)
+            )
         )
     names = [dim.name for dim in contract.dims]
     for name, size in sizes.items():

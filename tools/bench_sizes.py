@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TypeAlias
 
 from ..artifacts.contract import AxisSource, Contract, Dim, TensorInput, ValueSource
 from ..artifacts.errors import Diagnostic, UsageError

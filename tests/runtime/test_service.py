@@ -139,7 +139,7 @@ def test_a_warm_up_calls_at_each_of_the_sizes(gathered: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [{"seq": 4}, {"b": "four"}, {"b": True}, [4], {"b": -3}])
 def test_a_warm_up_at_what_is_no_size_is_refused(gathered: Path, sizes: object) -> None:
-    with pytest.raises(UsageError, match="TC008.*warmup"):
+    with pytest.raises(UsageError, match=r"TC008.*warmup"):
         load(gathered).warmup(sizes)  # type: ignore[arg-type]
 
 

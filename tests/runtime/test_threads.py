@@ -15,7 +15,6 @@ from tcexport.runtime.threads import ENVIRONMENT, thread_count, usable_cores
 
 from .test_library import python
 
-
 USE = """
 from tcexport.runtime import load
 x = np.ones((64, 64), np.float32)

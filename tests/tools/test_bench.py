@@ -28,11 +28,11 @@ from tcexport.artifacts.contract import (
     TupleNode,
     ValueSource,
 )
+from tcexport.runtime.drawn import drawn_inputs
 from tcexport.tools.bench_measure import measure
 from tcexport.tools.bench_plot import svg
 from tcexport.tools.bench_report import markdown_lines, text_lines
 from tcexport.tools.bench_results import Machine, Results, RuntimeResult, Timing, as_data
-from tcexport.runtime.drawn import drawn_inputs
 from tcexport.tools.bench_sizes import (
     default_sizes,
     misfit,
