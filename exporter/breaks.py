@@ -217,7 +217,7 @@ def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str
         if function is not None:
             found, what = classify_function(function["module"], function["name"])
             if found == "c" and not _is_in_c(context["text"] if context else ""):
-                found = "skipped"
+                found = "packed" if "pack" in what and "sequence" in what else "skipped"
             return FAMILIES[found], what
     builtin = _BUILTIN.search(message)
     if builtin is not None and builtin["name"] == "open":

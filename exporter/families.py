@@ -95,6 +95,14 @@ FAMILIES: dict[str, Family] = {
             "do it before or after the call, on its inputs or results",
         ),
     ),
+    "packed": Family(
+        "TC101",
+        "{what} packs a batch by lengths that are data, and no graph has sizes that are",
+        (
+            "give the layer the padded batch, and mask what it gives: torch.where(real, y, 0)",
+            "pack before the call, and pass one sequence at a time",
+        ),
+    ),
     "text": Family(
         "TC101",
         "a size that is dynamic is turned into text",

@@ -52,6 +52,8 @@ def required(node: torch.fx.Node, expr: ToExpr) -> list[Condition]:
         return _filled(node, expr, len(node.args[1]) // 2)
     if packet in (aten.index_put, aten._unsafe_index_put):
         return _put(node, expr)
+    if packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):
+        return _steps(node, expr)
     if packet is aten.arange:
         return _counted(node, expr)
     return []
@@ -111,6 +113,16 @@ def _common(shapes: Sequence[Any], expr: ToExpr) -> tuple[list[Any], list[Condit
         common.insert(0, wide[0])
         conditions += [("==", expr(size), expr(wide[0])) for size in wide[1:]]
     return common, conditions
+
+
+def _steps(node: torch.fx.Node, expr: ToExpr) -> list[Condition]:
+    """A recurrent layer takes a step at least, and states for the batch that there is."""
+    shape = _shape(node.args[0])
+    batch_first = node.args[8]
+    states = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[1]]
+    steps, batch = (shape[1], shape[0]) if batch_first else (shape[0], shape[1])
+    conditions: list[Condition] = [(">=", expr(steps), 1)]
+    return conditions + [("==", expr(_shape(state)[1]), expr(batch)) for state in states]
 
 
 def _counted(node: torch.fx.Node, expr: ToExpr) -> list[Condition]:

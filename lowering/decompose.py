@@ -125,6 +125,20 @@ def _mutations(program: torch.export.ExportedProgram, paths: Mapping[str, str]) 
     return found
 
 
+def _drops_nothing(node: torch.fx.Node) -> bool:
+    """Attention and recurrent layers carry the tag for the sake of their dropout alone."""
+    if node.target is aten.scaled_dot_product_attention.default:
+        dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+        return dropout == 0.0
+    if str(node.target) in _RECURRENT:
+        dropout, train = node.args[5:7]
+        return dropout == 0.0 or not train
+    return False
+
+
+_RECURRENT = ("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input")
+
+
 def _randomness(program: torch.export.ExportedProgram) -> list[Diagnostic]:
     found = []
     for node in program.graph.nodes:
@@ -132,11 +146,8 @@ def _randomness(program: torch.export.ExportedProgram) -> list[Diagnostic]:
             continue
         if torch.Tag.nondeterministic_seeded not in node.target.tags:
             continue
-        # Attention carries the tag for the sake of its dropout alone.
-        if node.target is aten.scaled_dot_product_attention.default:
-            dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
-            if dropout == 0.0:
-                continue
+        if _drops_nothing(node):
+            continue
         found.append(
             Diagnostic(
                 "TC105",

@@ -11,6 +11,7 @@ from . import (  # noqa: F401
     nonzero,
     norm,
     pooling,
+    recurrent,
     reduce,
     resample,
     scan,

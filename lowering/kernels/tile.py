@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
-from .prim_func import Expr, ceil_div, div, index, let, load, local, serial, store, vector
+from .prim_func import FLOAT, Expr, ceil_div, div, index, let, load, local, serial, store, vector
 
 PANEL = 32  # columns side by side in packed operands, a multiple of two vectors of any CPU
 
@@ -36,6 +36,7 @@ def accumulate(
     along: Callable[[Callable[..., None]], None],
     a: Callable[..., Expr],
     b: Callable[..., Expr],
+    dtype: str = FLOAT,
 ) -> tirx.Buffer:
     """Sums of ``a(i, *k) * b(j, *k)`` for each row i and vector j, in registers.
 
@@ -43,9 +44,9 @@ def accumulate(
     the loop variables, here called k. ``a`` gives a scalar, ``b`` a vector. The sums lie as
     ``[rows][vectors][lanes]``; index them with constants only, or they would not stay in registers.
     """
-    sums = local((rows * vectors * lanes,))
+    sums = local((rows * vectors * lanes,), dtype)
     for i in range(rows * vectors):
-        store(sums, vector(0.0, lanes), i * lanes, lanes=lanes)
+        store(sums, vector(0.0, lanes, dtype), i * lanes, lanes=lanes)
 
     def step(*k: Expr) -> None:
         columns = [let(b(j, *k)) for j in range(vectors)]
@@ -94,7 +95,7 @@ def finish_tile(
                     value = load(sums, (i * vectors + j) * lanes, lanes=lanes)
                     write(value, index(i), index(j * lanes), lanes)
             return
-        spilled = _spill(sums, rows, vectors, lanes)
+        spilled = spill(sums, rows, vectors, lanes)
         with serial(rows) as i, serial(vectors) as j:
             column = let(j * index(lanes))
             write(load(spilled, i, column, lanes=lanes), i, column, lanes)
@@ -106,14 +107,14 @@ def finish_tile(
         with T.Then():
             whole()
         with T.Else():
-            spilled = _spill(sums, rows, vectors, lanes)
+            spilled = spill(sums, rows, vectors, lanes)
             with serial(rows) as i, serial(columns) as j:
                 write(spilled[i, j], i, j, 1)
 
 
-def _spill(sums: tirx.Buffer, rows: int, vectors: int, lanes: int) -> tirx.Buffer:
+def spill(sums: tirx.Buffer, rows: int, vectors: int, lanes: int) -> tirx.Buffer:
     """The sums in memory, where loops may index them."""
-    spilled = local((rows, vectors * lanes))
+    spilled = local((rows, vectors * lanes), str(sums.dtype))
     for i in range(rows):
         for j in range(vectors):
             value = load(sums, (i * vectors + j) * lanes, lanes=lanes)

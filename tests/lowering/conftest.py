@@ -25,6 +25,7 @@ from tcexport.lowering import (
 )
 from tcexport.lowering.converters.registry import CONVERTERS
 from tcexport.lowering.decompose import decompose
+from tcexport.lowering.recurrent import recurrent_whole
 
 TARGET = "x86-64-v3"
 Call = tuple[Any, ...]
@@ -59,6 +60,7 @@ def trace(module: nn.Module, args: Call, dynamic: Any = None) -> torch.export.Ex
         with (
             torch.no_grad(),
             fx_config.patch(backed_size_oblivious=True, use_duck_shape=False),
+            recurrent_whole(),
         ):
             program = torch.export.export(module, args, dynamic_shapes=dynamic, strict=True)
             return decompose(program, {})

@@ -1,0 +1,81 @@
+"""Recurrent layers stay whole in a trace, with their number of steps dynamic.
+
+Torch's shape functions for them run the layer step by step, which fixes the number of steps. While
+`recurrent_whole` is active they give the shapes alone, through an op that cannot be computed: should
+one of them get into a graph in the place of the layer, it is refused by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._decomp import decomposition_table
+
+_LIBRARY = torch.library.Library("tcexport", "FRAGMENT")
+_LIBRARY.define(
+    "recurrent_shapes(Tensor input, Tensor[] hx, bool bidirectional, bool batch_first) -> Tensor[]"
+)
+
+
+@torch.library.register_fake("tcexport::recurrent_shapes")
+def _shapes(
+    input: torch.Tensor, hx: Sequence[torch.Tensor], bidirectional: bool, batch_first: bool
+) -> list[torch.Tensor]:
+    features = hx[0].shape[-1] * (2 if bidirectional else 1)
+    results = [input.new_empty((*input.shape[:-1], features))]
+    return results + [torch.empty_like(each) for each in hx]
+
+
+def _of_lstm(
+    input: torch.Tensor,
+    hx: Sequence[torch.Tensor],
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.ops.tcexport.recurrent_shapes(input, list(hx), bidirectional, batch_first))
+
+
+def _of_others(input: torch.Tensor, hx: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+    return _of_lstm(input, [hx], *rest)
+
+
+_SHAPES: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.lstm.input: _of_lstm,
+    torch.ops.aten.gru.input: _of_others,
+    torch.ops.aten.rnn_tanh.input: _of_others,
+    torch.ops.aten.rnn_relu.input: _of_others,
+}
+_KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+
+
+@contextmanager
+def recurrent_whole() -> Iterator[None]:
+    """While active, a trace does not look into LSTM, GRU and RNN layers."""
+    with ExitStack() as stack:
+        for op, shapes in _SHAPES.items():
+            stack.enter_context(_kernels(op, shapes))
+        yield
+
+
+@contextmanager
+def _kernels(op: Any, kernel: Callable[..., Any]) -> Iterator[None]:
+    saved, decomposition = dict(op.py_kernels), decomposition_table[op]
+    op.py_kernels.update(dict.fromkeys(_KEYS, kernel))
+    op._dispatch_cache.clear()
+    decomposition_table[op] = kernel  # fake tensors look here
+    try:
+        yield
+    finally:
+        decomposition_table[op] = decomposition
+        op.py_kernels.clear()
+        op.py_kernels.update(saved)
+        op._dispatch_cache.clear()
