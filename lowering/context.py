@@ -13,6 +13,7 @@ from tvm import relax, te, tirx
 from tvm.tirx.script.builder import ir as T
 
 from .asserted import Asserted
+from .in_place import PREFILLED
 from .kernels.prim_func import dim, param, prim_func
 from .layout import TO_FIRST, TO_LAST
 from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
@@ -194,11 +195,13 @@ class Context:
         results: Sequence[tuple[Shape, str]],
         emit: Emit,
         sizes: Sequence[Size] = (),
+        *,
+        prefilled: bool = False,
     ) -> list[Tensor]:
         """Emit a kernel that is given as loops: ``emit(scope, inputs, results)`` writes its body.
 
         It has a buffer for each of ``inputs`` and of ``results`` (shape and dtype). ``sizes``: what
-        it takes from the scope besides the sizes of those.
+        it takes from the scope besides the sizes of those. ``prefilled``: see `in_place`.
         """
         scope = Symbols()
         numbers: list[str] = []
@@ -226,6 +229,8 @@ class Context:
             return lambda: emit(scope, buffers[: len(inputs)], buffers[len(inputs) :])
 
         function = prim_func(name, declare)
+        if prefilled:
+            function = function.with_attr(PREFILLED, 1)
         arguments = [self.variable(tensor) for tensor in inputs]
         arguments += [self.symbols.variable(number) for number in numbers]
         types = [relax.TensorType(self.symbols.shape(shape), dtype) for shape, dtype in results]
@@ -237,6 +242,20 @@ class Context:
             Tensor(shape, dtype, self.builder.emit(relax.TupleGetItem(made, position)))
             for position, (shape, dtype) in enumerate(results)
         ]
+
+    def update(
+        self,
+        name: str,
+        state: Tensor,
+        operands: Sequence[Tensor],
+        emit: Emit,
+        sizes: Sequence[Size],
+    ) -> Tensor:
+        """Emit a kernel that writes to some elements of a state: ``emit`` as for `procedure`, where
+        ``results[0]`` holds the old values and ``inputs[0]`` is not to be read."""
+        made = [(state.shape, state.dtype)]
+        (result,) = self.procedure(name, [state, *operands], made, emit, sizes, prefilled=True)
+        return replace(result, argument=True, state=state.state)
 
     def _call(
         self, name: str, function: tirx.PrimFunc, arguments: list[Any], shape: Shape, dtype: str

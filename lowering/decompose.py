@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 import torch.fx.experimental._config as fx_config
 from torch.export.graph_signature import OutputKind
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..artifacts.errors import Diagnostic, ExportError
 from .branches import inline_branches
@@ -32,7 +33,7 @@ def decompose(
         paths: the user's names for the graph's inputs.
 
     Raises:
-        ExportError: the model changes its state (TC103) or an input (TC104), or draws random
+        ExportError: the model changes a parameter (TC103) or an input (TC104), or draws random
             numbers (TC105); all such places are listed.
     """
     inline_branches(program)
@@ -82,8 +83,20 @@ def _checked_rows(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
     return decomposition
 
 
-# What torch takes apart in a way that loses what the op itself checks.
+def _select_scatter(x: torch.Tensor, src: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+    """As a slice of one element: torch's own decomposition looks at every element of ``x``."""
+    size = x.shape[dim]
+    if not statically_known_true(index >= 0):
+        if not isinstance(index, int) or not isinstance(size, int):
+            inner = torch.export.default_decompositions()[aten.select_scatter.default]
+            return cast("torch.Tensor", inner(x, src, dim, index))
+        index += size
+    return aten.slice_scatter.default(x, src.unsqueeze(dim), dim, index, index + 1)
+
+
+# What torch takes apart in a way that loses what the op itself checks, or that it costs little.
 _CHECKED: dict[Any, Callable[..., torch.Tensor]] = {
+    aten.select_scatter.default: _select_scatter,
     aten.one_hot.default: _one_hot,
     aten.index_add.default: _checked_rows(aten.index_add.default),
     aten.index_copy.default: _checked_rows(aten.index_copy.default),
@@ -94,7 +107,7 @@ def _mutations(program: torch.export.ExportedProgram, paths: Mapping[str, str]) 
     found = []
     nodes = {node.name: node for node in program.graph.nodes}
     for spec in program.graph_signature.output_specs:
-        if spec.kind is OutputKind.USER_OUTPUT:
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION):
             continue
         node = nodes.get(getattr(spec.arg, "name", ""))
         location = user_location(node.meta.get("stack_trace")) if node else None
@@ -109,13 +122,13 @@ def _mutations(program: torch.export.ExportedProgram, paths: Mapping[str, str]) 
                     tries=(f"write to a copy: {path}.clone()",),
                 )
             )
-        elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
+        elif spec.kind is OutputKind.PARAMETER_MUTATION:
             found.append(
                 Diagnostic(
                     "TC103",
-                    f"the model writes to {name}, and the next call would not see it",
+                    f"the model writes to {name}, which is a parameter, not a buffer",
                     location,
-                    tries=(f"take {name} as an input and return the new value",),
+                    tries=(f"self.register_buffer(…) for {name}: a written buffer is state",),
                 )
             )
         else:

@@ -9,12 +9,12 @@ from typing import Any
 
 import sympy
 import torch
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
-from . import epilogue, layout
+from . import epilogue, layout, regions
 from .asserted import Asserted
 from .checks import CHECK_INDEX, REQUIRE, free_number
 from .context import Context, Unsupported, constant_tensor
@@ -22,9 +22,12 @@ from .converters.convolution import with_epilogue
 from .converters.linear import linear
 from .converters.norm import layer_norm
 from .converters.registry import bind, convert_node
+from .converters.scatter import write_part
 from .flops import flops
+from .in_place import keeping_states
 from .locations import user_location
 from .ops import CHECKS
+from .states import states
 from .survey import OpUse, Use, refusals, table
 from .symbols import NoForm, as_shape, as_size, same
 from .targets import CpuTarget
@@ -47,6 +50,7 @@ class BuiltGraph:
     indexing: tuple[str, ...]
     asserted: tuple[Asserted, ...]
     ops: tuple[OpUse, ...]
+    states: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,9 @@ class _Importer:
         self.unsupported: list[tuple[torch.fx.Node, Unsupported]] = []
         self.fast: set[torch.fx.Node] = set()
         self.folded: set[torch.fx.Node] = set()
+        self.states = states(program)
+        self.state_variables: dict[str, relax.Var] = {}
+        self.regions = regions.find(program.graph) if self.states else {}
         self.epilogues = epilogue.find(program.graph, constants)
         self.absorbed = {node for found in self.epilogues.values() for node in found.inner}
 
@@ -122,17 +129,22 @@ class _Importer:
                 if self.unsupported:
                     raise ExportError(refusals(table(self._uses())))
                 results = self._results()
-                output = builder.emit_output(relax.Tuple(results))
+                output = builder.emit_output(relax.Tuple([*results, *self._new_states()]))
             known = self.bound | self.ctx.computed
             sizes = tuple(sorted(set(self.ctx.symbols.variables) - known))
             parameters = list(self.inputs.values())
             if sizes:
                 values = [self.ctx.symbols.variable(name) for name in sizes]
                 parameters.append(relax.Var("sizes", relax.ShapeType(values)))
+            parameters += [self.state_variables[state.name] for state in self.states]
             parameters += self.ctx.parameters.values()
             builder.emit_func_output(output, parameters)
+        module = builder.finalize()
+        if self.states:
+            first = len(self.inputs) + bool(sizes)
+            module = keeping_states(module, ENTRY, range(first, first + len(self.states)))
         return BuiltGraph(
-            module=builder.finalize(),
+            module=module,
             inputs=tuple(self.inputs),
             sizes=sizes,
             weights=tuple(self.ctx.parameters),
@@ -140,6 +152,7 @@ class _Importer:
             indexing=tuple(dict.fromkeys(self.ctx.indexing)),
             asserted=tuple(self.ctx.asserted),
             ops=table(self._uses()),
+            states=tuple(state.name for state in self.states),
         )
 
     def survey(self) -> Survey:
@@ -179,7 +192,11 @@ class _Importer:
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
         specs = self.program.graph_signature.input_specs
         index = 0
+        held = {state.placeholder: state for state in self.states}
         for node, spec in zip(placeholders, specs, strict=True):
+            if node.name in held:
+                self.values[node] = self._state(node, held[node.name].name)
+                continue
             if spec.kind is not InputKind.USER_INPUT:
                 self.values[node] = constant_tensor(self.constants[node.name])
                 continue
@@ -203,18 +220,41 @@ class _Importer:
         self.bound |= {size.name for size in shape if isinstance(size, sympy.Symbol)}
         return Tensor(shape, dtype, variable, argument=True, source=index)
 
+    def _state(self, node: torch.fx.Node, name: str) -> Tensor:
+        value = node.meta["val"]
+        if value.dtype not in DTYPES:
+            self.unsupported.append((node, Unsupported(f"of dtype {value.dtype}")))
+            return Tensor(as_shape(value.shape), "float32", argument=True)
+        dtype, shape = DTYPES[value.dtype], as_shape(value.shape)
+        ty = relax.TensorType(self.ctx.symbols.shape(shape), dtype)
+        variable = self.state_variables[name] = relax.Var(f"s{len(self.state_variables)}", ty)
+        return Tensor(shape, dtype, variable, argument=True, state=name)
+
+    def _outputs(self, kind: OutputKind) -> Iterator[Any]:
+        output = next(node for node in self.program.graph.nodes if node.op == "output")
+        specs = self.program.graph_signature.output_specs
+        for value, spec in zip(output.args[0], specs, strict=True):
+            if spec.kind is kind:
+                yield self._read(value)
+
     def _results(self) -> list[relax.Var]:
         """The tensors among the outputs, in order, none in memory that is the caller's."""
-        output = next(node for node in self.program.graph.nodes if node.op == "output")
         results = []
-        for value in output.args[0]:
-            value = self._read(value)
+        for value in self._outputs(OutputKind.USER_OUTPUT):
             if not isinstance(value, Tensor):
                 continue
             if value.argument:
                 value = self.ctx.copy(value)
             results.append(self.ctx.variable(value))
         return results
+
+    def _new_states(self) -> Iterator[relax.Var]:
+        """What each state is after the call; none in the memory of another."""
+        values = self._outputs(OutputKind.BUFFER_MUTATION)
+        for state, value in zip(self.states, values, strict=True):
+            if value.argument and value.state != state.name:
+                value = self.ctx.copy(value)
+            yield self.ctx.variable(value)
 
     # Nodes.
 
@@ -275,6 +315,16 @@ class _Importer:
         return as_size(value)
 
     def _emit(self, node: torch.fx.Node) -> Any:
+        if node in self.regions:
+            write = self.regions[node]
+            base = self._read(write.base)
+            if base.state is not None:
+                self.ctx.node = node
+                levels = [
+                    replace(level, size=as_size(level.size), start=self._read(level.start))
+                    for level in write.levels
+                ]
+                return write_part(self.ctx, base, self._read(write.source), levels)
         if node not in self.epilogues:
             return convert_node(self.ctx, node, self._read)
         found = self.epilogues[node]

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.logs import log
+from ..artifacts.states import StateTensor
 from .asserted import Asserted
 from .survey import OpUse
 from .targets import CPU_TARGETS
@@ -30,12 +31,12 @@ class Lowered:
     """The binaries of a program, and how the compiled function ``main`` is called.
 
     Its arguments are: the tensors among the flat user inputs at the indices ``inputs``; then, if
-    there are ``sizes``, one shape with the values of these torch symbols; then the tensors
-    ``weights`` of ``weights_file``. It returns an array of ``results`` tensors, the tensors among
-    the graph's outputs in their order. The function ``into``, if any, does the same, and takes
-    memory for the results numbered ``given`` before the weights. ``indexing`` names the nodes whose
-    kernels read or write at positions that are data, and ``asserted`` is what kernels assert of
-    their data: the contract must hold both.
+    there are ``sizes``, one shape with the values of these torch symbols; then the ``states``, which
+    it changes; then the tensors ``weights`` of ``weights_file``. It returns an array of ``results``
+    tensors, the tensors among the graph's outputs in their order. The function ``into``, if any, does
+    the same, and takes memory for the results numbered ``given`` before the weights. ``indexing``
+    names the nodes whose kernels read or write at positions that are data, and ``asserted`` is what
+    kernels assert of their data: the contract must hold both.
     """
 
     inputs: tuple[int, ...]
@@ -51,6 +52,7 @@ class Lowered:
     indexing: tuple[str, ...] = ()
     asserted: tuple[Asserted, ...] = ()
     ops: tuple[OpUse, ...] = ()
+    states: tuple[StateTensor, ...] = ()
 
 
 def lower(
@@ -94,6 +96,7 @@ def lower(
         indexing=answer.indexing,
         asserted=answer.asserted,
         ops=answer.ops,
+        states=answer.states,
     )
 
 

@@ -8,6 +8,7 @@ import tvm
 from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
+from .in_place import update_in_place
 from .kernels.half import bfloat16_as_bits
 from .kernels.prim_func import PASS_CONFIG
 from .kernels.schedule import mark_noalias, schedule_rest
@@ -43,9 +44,8 @@ def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Com
             passes.DeadCodeElimination(),
         ]
     )
-    allocate = tvm.transform.Sequential(
-        [passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite()]
-    )
+    order = tvm.transform.Sequential([passes.ToNonDataflow(), passes.RemovePurityChecking()])
+    allocate = tvm.transform.Sequential([passes.CanonicalizeBindings(), passes.CallTIRRewrite()])
     plan = tvm.transform.Sequential(
         [
             passes.StaticPlanBlockMemory(),
@@ -58,7 +58,8 @@ def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Com
         ]
     )
     with llvm, tvm.transform.PassContext(**PASS_CONFIG):
-        module = allocate(bfloat16_as_bits(schedule_rest(fuse(module), target)))
+        module = update_in_place(order(schedule_rest(fuse(module), target)))
+        module = allocate(bfloat16_as_bits(module))
         given = given_results(module)
         module = plan(with_given_results(module, weights))
         module = mark_noalias(order_stores(module))

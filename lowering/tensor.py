@@ -43,8 +43,9 @@ class Tensor:
     ``variable`` is None for a constant until a kernel asks for it, so that a weight which is only
     used in packed form is stored in packed form only. ``argument`` says that the memory may be the
     caller's (an input, a weight or a view of one), which must not be handed out as a result;
-    ``source`` is the index of the user input whose very elements these are, if any. An image
-    (NCHW) may be there with its channels last only: then ``last`` is the variable, of NHWC.
+    ``source`` is the index of the user input whose very elements these are, if any, and ``state``
+    the name of the state whose memory this may be. An image (NCHW) may be there with its channels
+    last only: then ``last`` is the variable, of NHWC.
     """
 
     shape: Shape
@@ -53,6 +54,7 @@ class Tensor:
     constant: Constant | None = field(default=None, compare=False)
     argument: bool = False
     source: int | None = None
+    state: str | None = None
     last: Any = field(default=None, compare=False)
 
     @property

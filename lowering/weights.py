@@ -9,6 +9,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from ..artifacts.weights import Weight
+from .states import states
 from .tensor import Constant
 
 
@@ -16,12 +17,13 @@ def constants(program: torch.export.ExportedProgram) -> dict[str, Constant]:
     """The parameters, buffers and lifted constants by the names of their placeholders.
 
     Values are cloned, so that nothing later can change them; tensors that share their memory (tied
-    weights) are one constant, under the name that comes first.
+    weights) are one constant, under the name that comes first. State is none: it changes.
     """
+    changing = {state.placeholder for state in states(program)}
     shared: dict[tuple[object, ...], Constant] = {}
     found: dict[str, Constant] = {}
     for spec in program.graph_signature.input_specs:
-        if spec.kind is InputKind.USER_INPUT:
+        if spec.kind is InputKind.USER_INPUT or spec.arg.name in changing:
             continue
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.persistent is not False:
             value = program.state_dict[spec.target]

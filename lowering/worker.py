@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.states import StateTensor
 from .asserted import Asserted
 from .survey import OpUse
 
@@ -49,6 +50,7 @@ class Answer(msgspec.Struct, frozen=True):
     indexing: tuple[str, ...] = ()
     asserted: tuple[Asserted, ...] = ()
     ops: tuple[OpUse, ...] = ()
+    states: tuple[StateTensor, ...] = ()
     errors: tuple[Diagnostic, ...] = ()
 
 
@@ -98,6 +100,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         from .link import find_linker, link
         from .outputs import INTO
         from .pipeline import compile_module
+        from .states import kept, states
         from .targets import CPU_TARGETS
         from .weights import WeightStore, constants, weight_of
 
@@ -112,12 +115,18 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
             graphs[name] = build(program, values, CPU_TARGETS[name], store)
     first = graphs[targets[0]]
     for name, graph in graphs.items():
-        wants = [(each.inputs, each.sizes, each.weights, each.asserted) for each in (graph, first)]
+        wants = [
+            (each.inputs, each.sizes, each.weights, each.asserted, each.states)
+            for each in (graph, first)
+        ]
         if wants[0] != wants[1]:
             raise AssertionError(f"{name} wants other arguments than {targets[0]}")
     with stage("write weights"):
+        held = kept(states(program))
+        tensors = {name: store.kept[name] for name in first.weights}
+        tensors |= {row.initial: value for row, value in held if row.initial}
         write_weights(
-            weights_path(workdir), {name: weight_of(store.kept[name]) for name in first.weights}
+            weights_path(workdir), {name: weight_of(value) for name, value in tensors.items()}
         )
     needs = []
     given = set()
@@ -147,6 +156,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         indexing=first.indexing,
         asserted=first.asserted,
         ops=first.ops,
+        states=tuple(row for row, _ in held),
     )
 
 

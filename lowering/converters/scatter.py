@@ -11,9 +11,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from tvm import tirx
+from tvm.tirx.script.builder import ir as T
 
 from ..context import Context, Unsupported, axis_of, broadcast, broadcast_index
 from ..kernels.prim_func import parallel, serial, store
+from ..regions import Level
 from ..symbols import Scalar, Shape, product
 from ..tensor import HALVES, Tensor
 from .elementwise import choose, is_float, pointwise
@@ -65,7 +67,8 @@ def write(
     free_axis: int | None,
     sizes: Sequence[Any] = (),
 ) -> Tensor:
-    """A copy of ``x`` in which ``combine(old, value)`` is written for each point of ``over``.
+    """``x`` with ``combine(old, value)`` written for each point of ``over``: a copy, or, of a state,
+    in place where nothing needs the old value (see `in_place`).
 
     Args:
         place, value: of ``(scope, buffers of the operands, point)``.
@@ -76,7 +79,8 @@ def write(
     def emit(scope: Any, inputs: Any, results: Any) -> None:
         source, *others = inputs
         (target,) = results
-        _copy(source, target, scope.shape(flat.shape))
+        if x.state is None:
+            _copy(source, target, scope.shape(flat.shape))
         with ExitStack() as loops:
             order = list(range(len(over)))
             if free_axis is not None:
@@ -91,6 +95,8 @@ def write(
             store(target, combine(old, new), *where, lanes=1)
 
     needed = (*over, *sizes)
+    if x.state is not None:
+        return ctx.reshape(ctx.update(name, flat, operands, emit, needed), x.shape)
     (result,) = ctx.procedure(name, [flat, *operands], [(flat.shape, x.dtype)], emit, needed)
     return ctx.reshape(result, x.shape)
 
@@ -271,6 +277,38 @@ def _put_masked(
     if accumulate:
         values = pointwise(ctx, "add", lambda a, b: a + b, x, values, dtype=x.dtype)
     return choose(ctx, wide, values, x, x.dtype)
+
+
+def write_part(ctx: Context, x: Tensor, source: Tensor, levels: Sequence[Level]) -> Tensor:
+    """``x``, a state, with ``source`` written to the part that ``levels`` describe. Touches the
+    elements of ``source`` alone."""
+    source = ctx.cast(source, x.dtype)
+    over = source.shape or (1,)
+    outer = next((axis for axis, size in enumerate(over) if size != 1), None)
+    starts = [level.start for level in levels]
+
+    def emit(scope: Any, buffers: Any, results: Any) -> None:
+        with ExitStack() as loops:
+            point = [
+                loops.enter_context((parallel if axis == outer else serial)(scope.size(size)))
+                for axis, size in enumerate(over)
+            ]
+            where = point if source.rank else []
+            for level in reversed(levels):
+                at = from_front(scope, level.start, level.size)
+                if not level.drops:
+                    at = at + where[level.axis] * tirx.IntImm("int64", level.step)
+                after = where[level.axis + (not level.drops) :]
+                where = [*where[: level.axis], at, *after]
+            # What a contract lets through lies within; no mistake of its may write elsewhere.
+            for at, size in zip(where, x.shape, strict=True):
+                if not all(isinstance(start, int) for start in starts):
+                    loops.enter_context(T.If(at < scope.size(size)))
+                    loops.enter_context(T.Then())
+            store(results[0], buffers[1][tuple(point)], *where, lanes=1)
+
+    operand = source if source.rank else ctx.reshape(source, (1,))
+    return ctx.update("write_part", x, [operand], emit, (*over, *x.shape, *starts))
 
 
 @converter("aten.slice_scatter.default", takes_halves=True)
