@@ -14,6 +14,7 @@ import msgspec
 from .contract import Contract, ContractError, TensorInput, TensorOutput, check_name, checked
 from .expr import ExprError, from_data
 from .platforms import capability
+from .states import StateError, StateTensor, check_states
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -37,10 +38,10 @@ class Entry(_Data, frozen=True, omit_defaults=True):
     """How the compiled function is called.
 
     Its arguments are: the tensor inputs numbered ``inputs`` (indices into the contract's), then one
-    shape holding the values of ``sizes`` (expressions over dims) if there are any, then the tensors
-    ``weights`` of weights.safetensors. It returns ``results`` tensors. The function ``into``, where
-    there is one, takes before the weights a tensor for each of the results numbered ``given``, which
-    it writes there; else it does the same.
+    shape holding the values of ``sizes`` (expressions over dims) if there are any, then the states of
+    the manifest, which it writes to, then the tensors ``weights`` of weights.safetensors. It returns
+    ``results`` tensors. The function ``into``, where there is one, takes before the weights a tensor
+    for each of the results numbered ``given``, which it writes there; else it does the same.
     """
 
     function: str
@@ -119,7 +120,7 @@ class Provenance(_Data, frozen=True, omit_defaults=True):
     commit_state: Literal["", "clean", "dirty"] = ""
 
 
-class Manifest(_Data, frozen=True):
+class Manifest(_Data, frozen=True, omit_defaults=True):
     format_version: int
     model: str
     contract: Contract
@@ -128,6 +129,7 @@ class Manifest(_Data, frozen=True):
     runtimes: tuple[RuntimeLibrary, ...]
     provenance: Provenance
     members: tuple[Member, ...]
+    states: tuple[StateTensor, ...] = ()
 
 
 class _Version(msgspec.Struct):
@@ -176,7 +178,8 @@ def decode(data: bytes) -> Manifest:
             for each in manifest.targets
         )
         _check_entries(manifest)
-    except (msgspec.DecodeError, ContractError, ExprError, RecursionError) as error:
+        check_states(manifest.states)
+    except (msgspec.DecodeError, ContractError, ExprError, StateError, RecursionError) as error:
         raise ManifestError(str(error)) from None
     return msgspec.structs.replace(manifest, contract=contract, entry=entry, targets=targets)
 
@@ -211,7 +214,7 @@ def _check_entries(manifest: Manifest) -> None:
     named = [target.library for target in manifest.targets]
     for runtime in manifest.runtimes:
         named += [name for name in (runtime.library, runtime.license, runtime.cuda) if name]
-    if any(entry.weights for entry in entries):
+    if any(entry.weights for entry in entries) or any(each.initial for each in manifest.states):
         named.append(WEIGHTS_NAME)
     held = {member.name for member in manifest.members}
     for name in named:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .contract import MAX_RANK, MAX_SIZE
+from .contract import MAX_RANK, MAX_SIZE, check_name
 
 
 class StateTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -31,11 +31,12 @@ def check_states(states: Sequence[StateTensor]) -> None:
     """Whether every state has a name of its own and a size that there can be.
 
     Raises:
-        StateError: not so.
+        StateError, ContractError: not so.
     """
     if len({state.name for state in states}) != len(states):
         raise StateError("two states with one name")
     for state in states:
+        check_name(state.name)
         sound = all(0 <= size <= MAX_SIZE for size in state.shape)
         if not sound or len(state.shape) > MAX_RANK or math.prod(state.shape) > MAX_SIZE:
             raise StateError(f"state {state.name!r:.80}: shape out of bounds")

@@ -37,6 +37,7 @@ from .guards import Sizes, compile_checks
 from .library import load_ffi, load_library, load_runtime
 from .machine import choose_target, this_machine
 from .results import given_results
+from .session import Session, initial_states, without_session
 from .structure import bind, builder, is_plain
 from .tensors import (
     ALIGNMENT,
@@ -105,6 +106,7 @@ class Model:
         path: the file it was loaded from.
         contract: what every call is held against.
         manifest: what the file says of itself.
+        states: what it keeps from call to call; then it is called through a `session`.
         target: the binary chosen for this machine.
         num_threads: worker threads for one call.
     """
@@ -130,6 +132,7 @@ class Model:
         self.path = bundle.path
         self.manifest: Manifest = bundle.manifest
         self.contract: Contract = self.manifest.contract
+        self.states = self.manifest.states
         if device not in ("auto", "cpu"):
             raise BundleError(
                 Diagnostic(
@@ -151,6 +154,7 @@ class Model:
             self._checks = compile_checks(self.contract, self._needed)
             self._build = builder(self.contract.result)
             weights, span = _map_weights(bundle)
+            self._initial = initial_states(bundle)
         except (ContractError, WeightsError) as error:
             raise BundleError(
                 Diagnostic("TC401", f"{bundle.path} is not a bundle: {error}")
@@ -198,7 +202,14 @@ class Model:
             GuardError: the call lies outside of the contract, and there is no ``on_violation``.
                 Nothing was run, unless it is an index that the model computes.
             InternalError: TC601, the compiled code failed.
+            UsageError: TC321, the model keeps state: call it through a `session`.
         """
+        return self.answer(args, kwargs, None)
+
+    def answer(self, args: tuple[Any, ...], kwargs: dict[str, Any], session: Session | None) -> Any:
+        """What a call gives, on the state of ``session``. (`Session` calls this.)"""
+        if session is None and self.states:
+            raise without_session(self.states[0].name)
         try:
             if self._plain and not kwargs and len(args) == self._arity:
                 flat: Sequence[Any] = args
@@ -211,7 +222,7 @@ class Model:
                 sizes = None
             if sizes is None:
                 leaves, sizes = self._look_closer(flat)
-            tensors = self._run(leaves, sizes)
+            tensors = self._run(leaves, sizes, session)
         except GuardError as error:
             self._count(error)
             if self._on_violation is None:
@@ -254,7 +265,11 @@ class Model:
             UsageError: TC008, there is no such dim.
             GuardError: the sizes lie outside of the contract, or the model refuses drawn values.
         """
-        return warm_up(self.contract, self, sizes)
+        return warm_up(self.contract, self.session() if self.states else self, sizes)
+
+    def session(self) -> Session:
+        """A new state, as it was at export, to call the model on: see `Session`."""
+        return Session(self, self._initial)
 
     def _count(self, error: GuardError) -> None:
         with self._lock:
@@ -288,7 +303,7 @@ class Model:
             )
         return leaves, sizes
 
-    def _run(self, leaves: Sequence[Any], sizes: Sizes) -> list[Any]:
+    def _run(self, leaves: Sequence[Any], sizes: Sizes, session: Session | None) -> list[Any]:
         """The results of the compiled function, each in memory of its own."""
         if _HERE.count != self.num_threads:
             POOLS.set(self.num_threads, self._configure)
@@ -315,12 +330,17 @@ class Model:
         if self._sizes:
             arguments.append(worker.shape(sizes[: self._sizes]))
         given = worker.spare.take(sizes) if self._given else None
+        if session is not None:
+            arguments += session.tensors
+            session.broken = True  # until the code has run to its end
         try:
             tensors = worker.run_into(*arguments, *given) if given else worker.run(*arguments)
         except Exception as error:  # tvm_ffi raises what its C++ side names
             del self._local.worker  # its VM stopped in the middle
             violation = computed_violation(self.contract, str(error))
             raise violation or self._failed(error) from None
+        if session is not None:
+            session.broken = False
         low, high = self._weights_span
         for number, tensor in enumerate(tensors):
             place = tensor.data_ptr()

@@ -1,9 +1,11 @@
 """Run a bundle on recorded inputs and keep its outputs: ``python -m tcexport.runtime.replay``.
 
 The exporter verifies a finished file this way, in a process that has neither torch nor a compiler.
-A folder holds ``calls.json`` (``{"count": n}``) and, for each call, ``<i>.inputs.safetensors`` with
-the tensor inputs named by their index in the contract; ``<i>.outputs.safetensors`` are written beside
-them, named by the index of the output.
+A folder holds ``calls.json`` (``{"count": n, "fresh": […]}``) and, for each call,
+``<i>.inputs.safetensors`` with the tensor inputs named by their index in the contract;
+``<i>.outputs.safetensors`` are written beside them, named by the index of the output. All are calls of
+one session, whose state is made anew before those that are ``fresh``; ``state.safetensors`` is what it
+is at the end.
 """
 
 from __future__ import annotations
@@ -37,21 +39,25 @@ def replay(bundle: Path, folder: Path) -> None:
             (folder / "unfit").write_text(error.diagnostics[0].message)
             return
     model = load(bundle)
-    count = json.loads((folder / "calls.json").read_text())["count"]
-    for number in range(count):
+    recording = json.loads((folder / "calls.json").read_text())
+    session = model.session()
+    for number in range(recording["count"]):
+        if recording["fresh"][number]:
+            session.reset()
         file = (folder / f"{number}.inputs.safetensors").read_bytes()
         recorded = read_weights(memoryview(file))
-        outputs = _outputs(model, _call(model, recorded))
+        args, kwargs = _arguments(model, recorded)
+        outputs = _outputs(model, session(*args, **kwargs))
         write_weights(folder / f"{number}.outputs.safetensors", outputs)
+    write_weights(folder / "state.safetensors", session.bits())
 
 
-def _call(model: Model, recorded: dict[str, Weight]) -> Any:
+def _arguments(model: Model, recorded: dict[str, Weight]) -> tuple[list[Any], dict[str, Any]]:
     values = [
         item.value if isinstance(item, Fixed) else _argument(recorded[str(index)])
         for index, item in enumerate(model.contract.inputs)
     ]
-    args, kwargs = call_of(model.contract, values)
-    return model(*args, **kwargs)
+    return call_of(model.contract, values)
 
 
 def _argument(recorded: Weight) -> Any:

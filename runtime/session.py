@@ -1,0 +1,199 @@
+"""A session: a model together with the state that its calls change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..artifacts.container import Bundle
+from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.manifest import WEIGHTS_NAME
+from ..artifacts.states import StateTensor
+from ..artifacts.weights import Weight, WeightsError, read_weights
+from .tensors import NotATensor, aligned_empty, bits_of, empty_tensor, from_bits, see, to_numpy
+
+if TYPE_CHECKING:
+    from .model import Model
+
+Initial = tuple[tuple[StateTensor, "np.ndarray | None"], ...]
+
+
+class Session:
+    """A model with a state of its own, which each call changes, where it lies.
+
+    Sessions of one model share its code and weights, and nothing else. A session is for one thread at
+    a time: a call during another is refused. A call that the contract refuses before it runs leaves
+    the state as it was; after one that fails while it runs (an index that the model computes, an
+    assertion) the state is undefined, and every call is refused until `reset` or `restore`.
+    """
+
+    def __init__(self, model: Model, initial: Initial) -> None:
+        self._model = model
+        self._initial = initial
+        self._memory: dict[str, np.ndarray] = {}
+        tensors = []
+        for row, _ in initial:
+            memory = aligned_empty(row.shape, bits_of(row.dtype))
+            self._memory[row.name] = memory
+            empty = 0 in row.shape
+            tensors.append(
+                empty_tensor(row.shape, row.dtype) if empty else from_bits(memory, row.dtype)
+            )
+        self.tensors = tuple(tensors)
+        self.broken = False
+        self._lock = threading.Lock()
+        self.reset()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on the state as it is, and change it. As `Model.__call__` otherwise.
+
+        Raises:
+            UsageError: TC322, a call is running; TC323, the last one failed while it ran.
+        """
+        self._take()
+        try:
+            if self.broken:
+                raise UsageError(
+                    Diagnostic(
+                        "TC323",
+                        "the last call failed while it ran, and the state is undefined",
+                        tries=(
+                            "session.reset()",
+                            "session.restore(kept), with a state kept before",
+                        ),
+                    )
+                )
+            return self._model.answer(args, kwargs, self)
+        finally:
+            self._lock.release()
+
+    def reset(self) -> None:
+        """Make the state what it was at export.
+
+        Raises:
+            UsageError: TC322.
+        """
+        self._take()
+        try:
+            for row, initial in self._initial:
+                self._memory[row.name][...] = 0 if initial is None else initial
+            self.broken = False
+        finally:
+            self._lock.release()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """A copy of the state by name.
+
+        Raises:
+            UsageError: TC322, TC323.
+            ModuleNotFoundError: a dtype that only the package ml_dtypes gives numpy.
+        """
+        return {
+            name: to_numpy(from_bits(weight.data, weight.dtype), weight.dtype)
+            for name, weight in self.bits().items()
+        }
+
+    def bits(self) -> dict[str, Weight]:
+        """The same, as the bits that a safetensors file holds."""
+        self._take()
+        try:
+            if self.broken:
+                raise UsageError(
+                    Diagnostic(
+                        "TC323", "the last call failed while it ran: there is no state to keep"
+                    )
+                )
+            return {
+                row.name: Weight(self._memory[row.name].copy(), row.dtype)
+                for row, _ in self._initial
+            }
+        finally:
+            self._lock.release()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Make the state what `state` gave: arrays or DLPack tensors by name, all of them.
+
+        Raises:
+            UsageError: TC324, a name, dtype or shape is another; nothing was changed. TC322.
+        """
+        self._take()
+        try:
+            found = _fitting([row for row, _ in self._initial], state)
+            for name, values in found.items():
+                self._memory[name][...] = values
+            self.broken = False
+        finally:
+            self._lock.release()
+
+    def _take(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise UsageError(
+                Diagnostic(
+                    "TC322",
+                    "the session is in use by another call",
+                    tries=("a session for each thread: model.session()",),
+                )
+            )
+
+
+def initial_states(bundle: Bundle) -> Initial:
+    """The states of a bundle with the bits that they start as; None for zeros.
+
+    Raises:
+        WeightsError: one is not in the weights, or as another tensor than is declared.
+    """
+    states = bundle.manifest.states
+    if not any(state.initial for state in states):
+        return tuple((state, None) for state in states)
+    found = read_weights(bundle.view(WEIGHTS_NAME))
+    initial: list[tuple[StateTensor, np.ndarray | None]] = []
+    for state in states:
+        weight = found.get(state.initial) if state.initial else None
+        if state.initial and (
+            weight is None or (weight.dtype, weight.data.shape) != (state.dtype, state.shape)
+        ):
+            raise WeightsError(f"state {state.name!r:.80} has no initial value that fits it")
+        initial.append((state, None if weight is None else weight.data))
+    return tuple(initial)
+
+
+def without_session(name: str) -> UsageError:
+    return UsageError(
+        Diagnostic(
+            "TC321",
+            f"the model keeps state ({name}), and was called without a session",
+            tries=("session = model.session(); session(…)",),
+        )
+    )
+
+
+def _fitting(rows: list[StateTensor], state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The bits of what is to be restored."""
+    names = [row.name for row in rows]
+    missing = [name for name in names if name not in state]
+    extra = [name for name in state if name not in names]
+    if missing or extra:
+        what = (
+            f"has no {missing[0]}" if missing else f"has {extra[0]!r:.80}, which is no state here"
+        )
+        raise _unfit(f"the state to restore {what}", f"the model keeps {', '.join(names)}")
+    found = {}
+    for row in rows:
+        try:
+            seen = see(state[row.name])
+        except NotATensor as error:
+            raise _unfit(f"{row.name} is {error}", error.attempt) from None
+        if (seen.dtype, tuple(seen.shape)) != (row.dtype, row.shape):
+            raise _unfit(
+                f"{row.name} is {seen.dtype} {list(seen.shape)}, "
+                f"the state is {row.dtype} {list(row.shape)}"
+            )
+        found[row.name] = seen.array()
+    return found
+
+
+def _unfit(message: str, note: str = "") -> UsageError:
+    return UsageError(Diagnostic("TC324", message, notes=(note,) if note else ()))
