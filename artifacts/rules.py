@@ -173,9 +173,10 @@ _rule(
 _rule(
     "TC103",
     "state is mutated",
-    "A call changes a buffer, a parameter or a Python attribute of the model.",
+    "A call changes a parameter or a Python attribute of the model, or assigns a buffer anew.",
     "The change would be lost: the second call would give the first call's answer.",
-    "Take the state as an argument and return the new one.",
+    "Write to a buffer in place, which makes it state (TC122), or take the state as an argument and "
+    "return the new one.",
 )
 _rule(
     "TC104",
@@ -321,6 +322,17 @@ _rule(
     allowed=True,
 )
 _rule(
+    "TC122",
+    "state",
+    "`forward` writes to a buffer: a counter, a cache of keys and values, running statistics.",
+    "The buffer is state of the bundle: each session has its own, and a call without one is refused "
+    "(TC321). See docs/state.md.",
+    "Nothing, if that is meant. Otherwise write to a copy.",
+    "note[TC122] the model writes to cache.k, which is kept from call to call, for each session",
+    level="note",
+    allowed=True,
+)
+_rule(
     "TC190",
     "tracing failed",
     "torch.export failed in a way that has no page of its own.",
@@ -452,6 +464,36 @@ _rule(
     "A tensor is not contiguous, and the model asks for the layout of tensors in `forward`.",
     "The trace kept the arm for contiguous tensors; eager might take the other one.",
     "Make the input contiguous, if that arm is the one that is meant.",
+)
+_rule(
+    "TC321",
+    "call without a session",
+    "The model keeps state from call to call, and was called itself.",
+    "State that all callers shared without knowing would mix their calls.",
+    "Call it through a session: `session = model.session()`, then `session(…)`.",
+)
+_rule(
+    "TC322",
+    "session in use",
+    "A session was called, read or changed while another call of it was running.",
+    "Two calls would write to one state.",
+    "Make a session for each thread, or one call after the other.",
+)
+_rule(
+    "TC323",
+    "state undefined",
+    "The last call of the session failed while the compiled code ran: an index that the model "
+    "computes, an assertion on values. Some of the state was written by then.",
+    "Going on would give numbers that eager never gives.",
+    "`reset()`, or `restore(…)` with what `state()` gave before.",
+)
+_rule(
+    "TC324",
+    "state does not fit",
+    "What is to be restored lacks a state, names one that the model does not have, or holds a tensor "
+    "of another dtype or shape.",
+    "It is the state of another model, or of another version of it.",
+    "Restore what `state()` of a session of this bundle gave.",
 )
 _rule(
     "TC401",
@@ -593,7 +635,8 @@ _RELATED = (
     ("TC010", "TC115"),
     ("TC101", "TC109", "TC118", "TC119"),
     ("TC102", "TC107", "TC311"),
-    ("TC103", "TC104", "TC113"),
+    ("TC103", "TC104", "TC113", "TC122"),
+    ("TC122", "TC321", "TC322", "TC323", "TC324"),
     ("TC105", "TC114"),
     ("TC106", "TC114", "TC115", "TC116", "TC121"),
     ("TC107", "TC108", "TC109"),

@@ -91,6 +91,7 @@ def assemble(
             commit_state=commit.state,
         ),
         members=(),
+        states=lowered.states,
     )
     write_bundle(path, manifest, members, bill=True)
     return manifest

@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 import torch
 from torch.export.exported_program import _get_shape_env
-from torch.export.graph_signature import TensorArgument
+from torch.export.graph_signature import OutputKind, TensorArgument
 from torch.utils._sympy.functions import (
     CleanDiv,
     FloatPow,
@@ -307,11 +307,14 @@ def _require(traced: Trace, assertion: torch.fx.Node, number: int) -> None:
     output = next(node for node in graph.nodes if node.op == "output")
     condition: Any = assertion.args[0]
     results = list(output.args[0])
+    specs = traced.program.graph_signature.output_specs
     tensors = [
         place
         for place, result in enumerate(results)
         if isinstance(result, torch.fx.Node) and isinstance(result.meta["val"], torch.Tensor)
     ]
+    # Not at a state, where there is another: its update would lie in new memory.
+    tensors.sort(key=lambda place: specs[place].kind is not OutputKind.USER_OUTPUT)
     if not tensors:
         raise ExportError(
             Diagnostic(
@@ -334,4 +337,4 @@ def _require(traced: Trace, assertion: torch.fx.Node, number: int) -> None:
     kept.meta["val"] = result.meta["val"]
     results[place] = kept
     output.args = (tuple(results),)
-    traced.program.graph_signature.output_specs[place].arg = TensorArgument(kept.name)
+    specs[place].arg = TensorArgument(kept.name)

@@ -36,6 +36,7 @@ from .prove import Span
 from .ranges import Request
 from .rehearse import Rehearsal, refusal, rehearse, reseed
 from .repository import commit_of
+from .sessions import require_states
 from .signature import Bound, bind
 from .source import Source, source_in_memory
 from .state import preserved
@@ -351,6 +352,7 @@ def _traced(
         raise refusal(error, source.module, prepared.bound, rehearsal) from error
     if rehearsal.errors:
         raise ExportError((*rehearsal.errors, *rehearsal.notes))
+    kept = require_states(source.module, traced, rehearsal.states)
     with stages("compare the trace with the model"):
         require_faithful(source.module, traced, rehearsal.suspects)
         if not traced.strict:
@@ -364,7 +366,7 @@ def _traced(
         raise ExportError(_with_tries(error, source, prepared)) from error
     if any(note.code == "TC116" for note in rehearsal.notes):
         derived = replace(derived, contract=contiguous_only(derived.contract))
-    return traced, derived, (*rehearsal.notes, *derived.notes)
+    return traced, derived, (*rehearsal.notes, *kept, *derived.notes)
 
 
 def _derived(

@@ -22,6 +22,7 @@ from ..artifacts.expr import Expr, dims_of, evaluate
 from ..artifacts.prove import Span, bounds
 from ..lowering.checks import CHECK_INDEX, UNNUMBERED
 from ..lowering.locations import user_location
+from ..lowering.states import states
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, fold, to_expr
 
@@ -306,6 +307,8 @@ class _Analysis:
         self._known: dict[torch.fx.Node, Values | None] = {}
         signature = traced.program.graph_signature
         state: dict[str, Any] = {**traced.program.state_dict, **traced.program.constants}
+        for each in states(traced.program):
+            del state[each.name]  # it changes from call to call
         self._constants = {
             node_name: state[target]
             for names in (
@@ -596,6 +599,16 @@ def _repeated(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
     return Values(0, fold("-", analysis.expr(symbol_of(length)), 1))
 
 
+def _checked(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
+    """What has passed a check: the values that it looked at, or as far as it lets them through."""
+    index, size, wraps, _ = node.args
+    values = analysis.values(index)
+    if values is not None:
+        return values
+    length = analysis.number(size)
+    return Values(fold("-", 0, length) if wraps else 0, fold("-", length, 1))
+
+
 def _cumsum(analysis: _Analysis, node: torch.fx.Node) -> Values | None:
     source = analysis.values(node.args[0])
     if source is None or source.leaf is not None:
@@ -633,4 +646,5 @@ _RULES: dict[Any, Callable[[_Analysis, torch.fx.Node], Values | None]] = {
     aten.argmin: _position,
     aten.cumsum: _cumsum,
     aten.repeat_interleave: _repeated,
+    CHECK_INDEX.overloadpacket: _checked,
 }

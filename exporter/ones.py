@@ -19,6 +19,7 @@ import torch
 from ..artifacts.contract import Guard
 from ..artifacts.errors import ExportError
 from ..artifacts.expr import Expr, ExprError, dims_of, evaluate
+from ..lowering.checks import CHECK_INDEX, REQUIRE
 from .assumptions import Assumptions, extract
 from .prove import Span, holds
 from .ranges import Request
@@ -294,7 +295,13 @@ def _tensor_nodes(traced: Trace) -> list[torch.fx.Node]:
 
 
 aten = torch.ops.aten
-_COPIES = (aten.contiguous.default, aten.clone.default, aten.alias.default)
+_COPIES = (
+    aten.contiguous.default,
+    aten.clone.default,
+    aten.alias.default,
+    CHECK_INDEX,
+    REQUIRE,
+)
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
 _SHAPED = (aten.reshape.default, aten.expand.default)
 _RESHAPING = (*_VIEWS, aten.reshape.default, aten.slice.Tensor, aten.expand.default)
@@ -303,8 +310,8 @@ _RESHAPING = (*_VIEWS, aten.reshape.default, aten.slice.Tensor, aten.expand.defa
 def _is_identity(
     node: torch.fx.Node, symbols: Mapping[sympy.Symbol, Expr], point: Mapping[str, int]
 ) -> bool:
-    """Whether a node gives its input as it is: a copy, or a slice, expansion or reshape that, at
-    these sizes, changes nothing."""
+    """Whether a node gives its input as it is: a copy, a check, or a slice, expansion or reshape
+    that, at these sizes, changes nothing."""
     if node.target in _COPIES:
         return True
     if node.target not in _RESHAPING or not isinstance(node.args[0], torch.fx.Node):

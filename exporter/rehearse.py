@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,12 +37,13 @@ from .written import tensors_of
 class Rehearsal:
     """``errors`` refuse the export; ``notes`` go into its report; ``suspects`` are what a trace
     may have taken well, and what is to blame where its answers are wrong; ``possible`` count where
-    the trace fails."""
+    the trace fails. ``states`` are the buffers that were written to."""
 
     errors: tuple[Diagnostic, ...]
     notes: tuple[Diagnostic, ...]
     suspects: tuple[Diagnostic, ...]
     possible: tuple[Diagnostic, ...]
+    states: tuple[str, ...] = ()
 
 
 def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
@@ -159,12 +160,16 @@ def _judged(
     for event in observed.events:
         doubtful = event.family in ("numpy", "identity")
         (suspects if doubtful else found).append(_event_diagnostic(event))
-    found += [_state_diagnostic(change, location) for change, location in observed.changes]
+    buffers = dict(module.named_buffers())
+    found += [_state_diagnostic(change, location, buffers) for change, location in observed.changes]
     for write in observed.writes:
         if write.name in inputs:
             found.append(input_write(write.name, write.location))
+        elif write.name in buffers:
+            found.append(state_write(write.name, write.location))
         else:
-            found.append(buffer_write(write.name, write.location))
+            found.append(foreign_write(write.name, write.location, module))
+    found += shared_states(module, [write.name for write in observed.writes])
     found += mode_reads(observed.executed, module)
     found += constant_reads(observed.functions, [change.path for change, _ in observed.changes])
     errors = merged(counted([each for each in found if each.severity == "error"]))
@@ -175,6 +180,7 @@ def _judged(
         tuple(notes),
         tuple(merged(sorted(suspects, key=_of_tensors))),
         tuple(merged(possible)),
+        tuple(write.name for write in observed.writes if write.name in buffers),
     )
 
 
@@ -202,16 +208,51 @@ def input_write(path: str, location: Location | None) -> Diagnostic:
     )
 
 
-def buffer_write(name: str, location: Location | None) -> Diagnostic:
+def state_write(name: str, location: Location | None) -> Diagnostic:
     return Diagnostic(
-        "TC103",
-        f"the model writes to {name}, and the next call would not see it",
+        "TC122",
+        f"the model writes to {name}, which is kept from call to call, for each session",
         location,
-        tries=(f"take {name} as an input and return the new value",),
+        tries=("session = tcexport.load(…).session(); session(…)",),
+        severity="note",
     )
 
 
-def _state_diagnostic(change: Change, location: Location | None) -> Diagnostic:
+def foreign_write(name: str, location: Location | None, module: torch.nn.Module) -> Diagnostic:
+    """A write to a tensor that is no buffer."""
+    what = "a parameter" if name in dict(module.named_parameters()) else "a plain attribute"
+    return Diagnostic(
+        "TC103",
+        f"the model writes to {name}, {what}, and the next call would not see it",
+        location,
+        tries=(
+            f"register_buffer for {name}: a buffer that is written in place is state",
+            f"take {name} as an input and return the new value",
+        ),
+    )
+
+
+def shared_states(module: torch.nn.Module, written: Sequence[str]) -> Iterator[Diagnostic]:
+    """States whose memory another tensor of the model sees, too: each would be on its own."""
+    tensors = tensors_of(module)
+    names: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        if tensor.layout is torch.strided and tensor.numel():
+            names.setdefault(tensor.untyped_storage()._cdata, []).append(name)
+    for name in written:
+        if name in tensors:
+            others = names.get(tensors[name].untyped_storage()._cdata, [name])
+            if others[0] == name and len(others) > 1:
+                yield Diagnostic(
+                    "TC103",
+                    f"the model writes to {name}, whose memory {' and '.join(others[1:])} shares",
+                    tries=("one buffer, and views of it made in forward",),
+                )
+
+
+def _state_diagnostic(
+    change: Change, location: Location | None, buffers: Collection[str]
+) -> Diagnostic:
     if change.kind == "random":
         family = FAMILIES["random"]
         what = {"random": "Python's random", "torch.random": "torch", "numpy.random": "numpy"}
@@ -231,6 +272,11 @@ def _state_diagnostic(change: Change, location: Location | None) -> Diagnostic:
         tries: tuple[str, ...] = (
             f"take what {change.path} holds as an input and return the new value",
             "return the value, and keep it outside",
+        )
+    elif change.path.removeprefix("self.") in buffers:
+        tries = (
+            f"write in place: {change.path}.copy_(…), add_(…); a buffer written so is state",
+            f"take {change.path} as an input and return the new value",
         )
     elif change.before == "None" or change.before == "nothing":
         tries = (f"compute it in __init__ and only read {change.path} in forward",)

@@ -1,7 +1,9 @@
 """The finished file against eager, before anyone can see it: loaded by the runtime, in its own process.
 
 At each point the same inputs go to the model and to the bundle, and every output is compared by
-shape, by dtype and by value. The example is run three times in a row, so that state shows.
+shape, by dtype and by value. The example is run three times in a row, so that state shows. Where a
+model keeps state, each point begins with the initial one; all of them follow each other once more in
+one session, and at its end the states are compared, too.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from ..artifacts.contract import Contract, TensorOutput, ValueSource
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, evaluate
 from ..artifacts.weights import Weight, read_weights, write_weights
+from ..lowering.states import states
 from ..lowering.targets import CpuTarget
 from .breaks import eager_failure
 from .eager import run_eager, same_numbers
 from .examples import axis_sizes, drawn, resized
 from .points import Point, choose
+from .sessions import EagerSession, eager_session
 from .trace import Trace
 
 _REPEATS = 3
@@ -50,6 +54,7 @@ class _Call:
     point: Point
     leaves: list[Any]
     outputs: list[Any]
+    fresh: bool = True  # on the initial state
 
 
 def verify(
@@ -84,6 +89,12 @@ def verify(
     example = _example_call(module, traced, contract)
     if example is not None:
         calls += example
+    state = {}
+    names = [each.name for each in states(traced.program)]
+    if names and calls:
+        with eager_session(module, traced.bound, names) as session:
+            calls += _in_a_row(calls, session)
+            state = session.state()
     if not calls:
         raise ExportError(
             Diagnostic(
@@ -96,7 +107,7 @@ def verify(
     checked: list[Checked] = []
     for target in targets:
         try:
-            answers = _replay(bundle, len(calls), target, workdir / "verify")
+            answers, kept = _replay(bundle, len(calls), target, workdir / "verify")
         except _NotHere as reason:
             skipped.append(Checked(target.name, "not run", {}, 0.0, str(reason)))
             continue
@@ -105,7 +116,36 @@ def verify(
             for call, answer in zip(calls, answers, strict=True)
         ]
         checked += _once_each(compared)
+        _compare_states(kept, state, target.name)
     return (*checked, *skipped)
+
+
+def _in_a_row(calls: Sequence[_Call], session: EagerSession) -> list[_Call]:
+    """The same calls, each on what the last one left; twice, so that old values are written over."""
+    found: list[_Call] = []
+    for call in (*calls, *calls[::-1]):
+        try:
+            outputs = session(call.leaves)
+        except Exception:  # whatever the model raises on a state that it has come to
+            continue
+        point = Point(f"{call.point.why}, call {len(found) + 1} in a row", call.point.sizes)
+        found.append(_Call(point, call.leaves, outputs, fresh=not found))
+    return found
+
+
+def _compare_states(
+    kept: dict[str, torch.Tensor], state: Mapping[str, torch.Tensor], target: str
+) -> None:
+    for name, want in state.items():
+        same, error = same_numbers(kept[name], want)
+        if not same:
+            raise ExportError(
+                Diagnostic(
+                    "TC504",
+                    f"cpu:{target}: after some calls the state {name} differs from eager by up to "
+                    f"{error:.3g}",
+                )
+            )
 
 
 class _NotHere(Exception):
@@ -196,13 +236,16 @@ def _record(calls: Sequence[_Call], folder: Path) -> None:
             if isinstance(leaf, torch.Tensor)
         }
         write_weights(folder / f"{number}.inputs.safetensors", tensors)
-    (folder / "calls.json").write_text(json.dumps({"count": len(calls)}))
+    (folder / "calls.json").write_text(
+        json.dumps({"count": len(calls), "fresh": [call.fresh for call in calls]})
+    )
 
 
 def _replay(
     bundle: Path, count: int, target: CpuTarget, folder: Path
-) -> list[dict[str, torch.Tensor]]:
-    """The outputs of the recorded calls, run by the runtime in a process of its own."""
+) -> tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    """The outputs of the recorded calls, run by the runtime in a process of its own, and the state
+    after the last."""
     if target.level.machine != platform.machine():
         raise _NotHere(f"this machine is a {platform.machine()}")
     unfit = folder / "unfit"
@@ -230,10 +273,11 @@ def _replay(
             )
         )
     files = [folder / f"{number}.outputs.safetensors" for number in range(count)]
-    return [
-        {name: tensor_of(weight) for name, weight in read_weights(_mapped(file)).items()}
-        for file in files
-    ]
+    return [_tensors(file) for file in files], _tensors(folder / "state.safetensors")
+
+
+def _tensors(file: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor_of(weight) for name, weight in read_weights(_mapped(file)).items()}
 
 
 def _mapped(file: Path) -> memoryview:

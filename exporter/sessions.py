@@ -1,0 +1,91 @@
+"""State of the model itself: the buffers that a trace must keep, and calls in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..artifacts.errors import Diagnostic, ExportError
+from ..lowering.locations import user_location
+from ..lowering.states import states
+from .examples import contiguous_clone
+from .rehearse import state_write
+from .signature import Bound
+from .state import preserved
+from .trace import Trace
+from .written import Written, tensors_of
+
+
+def require_states(
+    module: torch.nn.Module, traced: Trace, written: Sequence[str]
+) -> tuple[Diagnostic, ...]:
+    """Every buffer that the model was seen to write to must be state of the trace; notes of those
+    that it was not seen to write to.
+
+    Raises:
+        ExportError: TC103, the trace does not hold the write.
+    """
+    kept = {id(module.get_buffer(state.name)) for state in states(traced.program)}
+    lost = [name for name in written if id(module.get_buffer(name)) not in kept]
+    if lost:
+        raise ExportError(
+            Diagnostic(
+                "TC103",
+                f"the model writes to {name}, and the trace does not hold the write",
+                tries=(f"write to {name} with its own methods: copy_, add_, index_copy_, [...] =",),
+            )
+            for name in lost
+        )
+    seen = {id(module.get_buffer(name)) for name in written}
+    nodes = {node.name: node for node in traced.program.graph.nodes}
+    return tuple(
+        state_write(state.name, user_location(nodes[state.result].meta.get("stack_trace")))
+        for state in states(traced.program)
+        if id(module.get_buffer(state.name)) not in seen
+    )
+
+
+class EagerSession:
+    """Calls of a model in a row, each on the state that the last one left."""
+
+    def __init__(self, module: torch.nn.Module, bound: Bound, names: Sequence[str]) -> None:
+        self._module = module
+        self._bound = bound
+        self._buffers = {name: module.get_buffer(name) for name in names}
+
+    def __call__(self, leaves: Sequence[Any]) -> list[Any]:
+        """The flat outputs of a call on clones of ``leaves``. What the model raises comes through,
+        and the state is then what it was before the call."""
+        _, spec = pytree.tree_flatten((self._bound.args, self._bound.kwargs))
+        args, kwargs = pytree.tree_unflatten([contiguous_clone(leaf) for leaf in leaves], spec)
+        before = self.state()
+        try:
+            with torch.no_grad():
+                result = self._module(*args, **kwargs)
+                return [contiguous_clone(value) for value in pytree.tree_leaves(result)]
+        except Exception:
+            with torch.no_grad():
+                for name, value in before.items():
+                    self._buffers[name].copy_(value)
+            raise
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """A copy of the state by name."""
+        return {name: contiguous_clone(buffer) for name, buffer in self._buffers.items()}
+
+
+@contextmanager
+def eager_session(
+    module: torch.nn.Module, bound: Bound, names: Sequence[str]
+) -> Iterator[EagerSession]:
+    """A session of the model itself, from the state that it is in; afterwards it is in that state."""
+    written = Written(tensors_of(module), lambda: None)
+    try:
+        with preserved(module), written:
+            yield EagerSession(module, bound, names)
+    finally:
+        written.restore()
