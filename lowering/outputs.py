@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvm import IRModule, relax, tirx
-from tvm.ir import Op
+from tvm.ir import Call, Op
 
 INTO = "main_into"
 
@@ -52,11 +52,11 @@ def _places(main: relax.Function) -> dict[int, _Place]:
     known: set[tirx.Var] = set()
     for param in main.params:
         known.update(relax.analysis.definable_tir_vars_in_type(param.ty))
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    if any(_calls(binding.var.ty) for binding in bindings):
+        return {}  # relax cannot copy types with such sizes
     values = {
-        binding.var: binding.value
-        for block in main.body.blocks
-        for binding in block.bindings
-        if isinstance(binding, relax.VarBinding)
+        binding.var: binding.value for binding in bindings if isinstance(binding, relax.VarBinding)
     }
     results = values.get(main.body.body, main.body.body)
     fields = results.fields if isinstance(results, relax.Tuple) else [results]
@@ -76,6 +76,22 @@ def _places(main: relax.Function) -> dict[int, _Place]:
         if not taken and known.issuperset(relax.analysis.tir_vars_in_type(result.ty)):
             found[number] = _Place(result, variable)
     return found
+
+
+def _calls(ty: relax.Type) -> bool:
+    """Whether a size in a type is computed by a function (``trunc``), not by arithmetic alone."""
+    if isinstance(ty, relax.TupleType):
+        return any(_calls(field) for field in ty.fields)
+    shape = getattr(ty, "shape", None)
+    values = getattr(shape, "values", None) or getattr(ty, "values", None) or []
+    return any(_is_called(value) for value in values)
+
+
+def _is_called(size: tirx.Expr) -> bool:
+    operands = (getattr(size, name, None) for name in ("a", "b", "value"))
+    return isinstance(size, Call) or any(
+        _is_called(each) for each in operands if isinstance(each, tirx.Expr)
+    )
 
 
 def _with_parameters(main: relax.Function, places: list[_Place], at: int) -> relax.Function:

@@ -23,7 +23,7 @@ class Part:
     """``axes`` names those of each tensor argument, by its place in ``example`` (a path below it, for
     nested ones: ``0.x``). ``values`` gives the range of each integer argument inside of the contract.
     ``spans`` are the dims of which less is left than ``ranges`` ask for, with the reason. ``finite``:
-    only finite numbers are tried."""
+    only finite numbers are tried. ``summed``: a zero may come out with either sign, as sums do."""
 
     name: str
     module: nn.Module
@@ -33,6 +33,7 @@ class Part:
     values: dict[str, tuple[int, int]] = field(default_factory=dict)
     spans: dict[str, tuple[str, str]] = field(default_factory=dict)
     finite: bool = False
+    summed: bool = False
 
 
 class Sliced(nn.Module):
@@ -535,7 +536,7 @@ PARTS = [
     Part("placed", Placed(), (rows(3, 4),), {"0": ("n", "m")}, {"n": (0, 9), "m": (0, 40)},
          spans={"m": ("1..40", "eager raises at 0")}),
     Part("products", Squared(), (rows(3, 4), rows(5, 4)), {"0": ("n", None), "1": ("m", None)},
-         {"n": (0, 20), "m": (0, 20)}),
+         {"n": (0, 20), "m": (0, 20)}, summed=True),
     Part("gather", Gathered(), (rows(3, 9), ids(9, 3, 4)), {"0": ("b", "n"), "1": ("b", "m")},
          {"b": (0, 5), "n": (0, 12), "m": (0, 12)}, {"1": (0, 11)}),
     Part("index_select", Selected(), (rows(9, 2), ids(9, 4)), {"0": ("n", None), "1": ("m",)},

@@ -322,36 +322,38 @@ def as_torch(value: Any) -> Any:
     return value
 
 
-def same(got: Any, want: Any) -> bool:
+def same(got: Any, want: Any, *, summed: bool = False) -> bool:
     if isinstance(want, torch.Tensor):
         if isinstance(got, np.ndarray):
             got = torch.from_numpy(got)
         return (
             isinstance(got, torch.Tensor)
             and same_numbers(got, want)[0]
-            and _same_specials(got, want)
+            and _same_specials(got, want, summed)
         )
     if isinstance(want, dict):
         return (
             isinstance(got, dict)
             and list(got) == list(want)
-            and all(same(got[k], want[k]) for k in want)
+            and all(same(got[k], want[k], summed=summed) for k in want)
         )
     if isinstance(want, (tuple, list)):
         kinds = isinstance(got, tuple) == isinstance(want, tuple)
         fields = getattr(got, "_fields", None) == getattr(want, "_fields", None)
-        return kinds and fields and len(got) == len(want) and all(map(same, got, want))
+        alike = kinds and fields and len(got) == len(want)
+        return alike and all(same(g, w, summed=summed) for g, w in zip(got, want, strict=True))
     return type(got) is type(want) and got == want
 
 
-def _same_specials(got: torch.Tensor, want: torch.Tensor) -> bool:
+def _same_specials(got: torch.Tensor, want: torch.Tensor, summed: bool) -> bool:
     if not want.is_floating_point():
         return True
     infinite = torch.equal(torch.isnan(got), torch.isnan(want)) and torch.equal(
         torch.isposinf(got), torch.isposinf(want)
     )
     zeros = (want == 0) & (got == 0)
-    return infinite and torch.equal(torch.signbit(got[zeros]), torch.signbit(want[zeros]))
+    signs = summed or torch.equal(torch.signbit(got[zeros]), torch.signbit(want[zeros]))
+    return infinite and signs
 
 
 def contract_refuses(model: Any, args: Any) -> tcexport.GuardError | None:
@@ -397,7 +399,7 @@ def judge(
         return "disagrees", f"answered, but the contract says {refusal}"
     if failure is not None:
         return "silent", f"{type(failure).__name__}: {failure}"
-    if not same(got[number], want):
+    if not same(got[number], want, summed=part.summed):
         return "wrong", f"got {got[number]}, eager gives {want}"
     for leaf in pytree.tree_leaves(got[number]):
         for argument in pytree.tree_leaves(call):
