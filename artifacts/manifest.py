@@ -14,6 +14,7 @@ import msgspec
 from .contract import Contract, ContractError, TensorInput, TensorOutput, check_name, checked
 from .expr import ExprError, from_data
 from .platforms import capability
+from .recipes import RecipeError, names_of, recipe_from_data
 from .states import StateError, StateTensor, check_states
 
 FORMAT_VERSION = 1
@@ -108,6 +109,7 @@ class Provenance(_Data, frozen=True, omit_defaults=True):
 
     ``commit`` is that of the source file's Git repository, if there is one, and ``commit_state``
     says whether the files there were those of the commit (``clean``, ``dirty``).
+    ``weights_sha256`` is that of the file whose weights were put in afterwards.
     """
 
     tcexport: str
@@ -118,6 +120,31 @@ class Provenance(_Data, frozen=True, omit_defaults=True):
     linker: str
     commit: str = ""
     commit_state: Literal["", "clean", "dirty"] = ""
+    weights_sha256: str = ""
+
+
+class SourceTensor(_Data, frozen=True, omit_defaults=True):
+    """A parameter or buffer of the model's ``state_dict``; ``aliases`` are its other names there.
+
+    ``frozen`` is the SHA-256 of its bits where its value is part of the code or of the contract,
+    and ``reason`` says how.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    aliases: tuple[str, ...] = ()
+    frozen: str = ""
+    reason: str = ""
+
+
+class Parameters(_Data, frozen=True):
+    """What the model's state holds, and how the stored tensors are made of it: ``recipes`` by their
+    names (see `recipes`). A stored tensor without one is made of nothing of the state, or of what is
+    frozen."""
+
+    sources: tuple[SourceTensor, ...]
+    recipes: dict[str, Any]
 
 
 class Manifest(_Data, frozen=True, omit_defaults=True):
@@ -130,6 +157,7 @@ class Manifest(_Data, frozen=True, omit_defaults=True):
     provenance: Provenance
     members: tuple[Member, ...]
     states: tuple[StateTensor, ...] = ()
+    parameters: Parameters | None = None
 
 
 class _Version(msgspec.Struct):
@@ -179,9 +207,29 @@ def decode(data: bytes) -> Manifest:
         )
         _check_entries(manifest)
         check_states(manifest.states)
-    except (msgspec.DecodeError, ContractError, ExprError, StateError, RecursionError) as error:
+        parameters = _checked_parameters(manifest.parameters)
+    except (
+        msgspec.DecodeError, ContractError, ExprError, StateError, RecipeError, RecursionError
+    ) as error:  # fmt: skip
         raise ManifestError(str(error)) from None
-    return msgspec.structs.replace(manifest, contract=contract, entry=entry, targets=targets)
+    return msgspec.structs.replace(
+        manifest, contract=contract, entry=entry, targets=targets, parameters=parameters
+    )
+
+
+def _checked_parameters(parameters: Parameters | None) -> Parameters | None:
+    if parameters is None:
+        return None
+    names = [name for source in parameters.sources for name in (source.name, *source.aliases)]
+    known = set(names)
+    if len(known) != len(names):
+        raise ManifestError("two parameters of one name")
+    recipes = {name: recipe_from_data(data) for name, data in parameters.recipes.items()}
+    for recipe in recipes.values():
+        for name in names_of(recipe):
+            if name not in known:
+                raise ManifestError(f"a recipe takes {name!r:.80}, which is no parameter")
+    return msgspec.structs.replace(parameters, recipes=recipes)
 
 
 def entry_of(manifest: Manifest, target: Target) -> Entry:

@@ -156,6 +156,22 @@ _rule(
     "private one to sign, the public one to verify.",
 )
 _rule(
+    "TC015",
+    "weights do not fit",
+    "The file of weights is no safetensors file, or lacks a parameter of the model, holds one more, "
+    "or one of another shape or dtype.",
+    "A tensor that is left out, cut or cast in silence is another model.",
+    "Save the `state_dict()` of the very architecture that was exported. Nothing is cast for you.",
+)
+_rule(
+    "TC016",
+    "weights are part of the code",
+    "A value that is to be exchanged went into the compiled code or into the contract, or the bundle "
+    "does not record how its weights were made.",
+    "The code was made for that value: with another one it would answer wrongly.",
+    "Export the model again with the new weights.",
+)
+_rule(
     "TC101",
     "graph break",
     "The model does something that cannot be part of one graph: Dynamo, with fullgraph semantics, "
@@ -655,6 +671,7 @@ _RELATED = (
     ("TC401", "TC402", "TC403"),
     ("TC402", "TC408", "TC409"),
     ("TC014", "TC408"),
+    ("TC015", "TC016"),
     ("TC404", "TC405", "TC506"),
     ("TC301", "TC406"),
     ("TC502", "TC503", "TC504", "TC590"),

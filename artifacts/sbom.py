@@ -81,16 +81,18 @@ def _package(name: str, version: str) -> dict[str, Any]:
 
 
 def _runtimes(manifest: Manifest, digests: dict[str, str]) -> Iterable[dict[str, Any]]:
-    """Apache TVM's library, which travels in the file."""
+    """Apache TVM's libraries, which travel in the file."""
     for each in manifest.runtimes:
-        yield {
-            "bom-ref": each.library,
-            **_package("apache-tvm", each.version),
-            "description": f"libtvm_runtime for {each.system} {each.machine}, {each.library}",
-            "scope": "required",
-            "hashes": _hashes(digests[each.library]),
-            "licenses": [{"license": {"id": "Apache-2.0"}}],
-        }
+        for library in filter(None, (each.library, each.cuda)):
+            name = library.rpartition("/")[2]
+            yield {
+                "bom-ref": library,
+                **_package("apache-tvm", each.version),
+                "description": f"{name} for {each.system} {each.machine}",
+                "scope": "required",
+                "hashes": _hashes(digests[library]),
+                "licenses": [{"license": {"id": "Apache-2.0"}}],
+            }
 
 
 def _required(manifest: Manifest) -> Iterable[dict[str, Any]]:
@@ -111,7 +113,9 @@ def _required(manifest: Manifest) -> Iterable[dict[str, Any]]:
 
 def _files(manifest: Manifest, digests: dict[str, str]) -> Iterable[dict[str, Any]]:
     """Code and weights. Licences of TVM are described with it."""
-    described = {name for each in manifest.runtimes for name in (each.library, each.license)}
+    described = {
+        name for each in manifest.runtimes for name in (each.library, each.license, each.cuda)
+    }
     code = {each.library for each in manifest.targets}
     for name, digest in digests.items():
         if name not in described:

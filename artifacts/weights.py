@@ -8,6 +8,7 @@ not provide: where a tensor does not end on one, a `uint8` tensor of the missing
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -59,6 +60,13 @@ class Weight(NamedTuple):
 
     data: np.ndarray
     dtype: str
+
+
+def fingerprint(weight: Weight) -> str:
+    """The SHA-256 of a tensor's bits, row-major."""
+    return hashlib.sha256(
+        np.ascontiguousarray(weight.data).reshape(-1).view(np.uint8).data
+    ).hexdigest()
 
 
 class _Info(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,8 +123,10 @@ def _entry(tag: str, shape: tuple[int, ...], start: int, size: int) -> dict[str,
     return {"dtype": tag, "shape": list(shape), "data_offsets": [start, start + size]}
 
 
-def read_weights(data: memoryview) -> dict[str, Weight]:
+def read_weights(data: memoryview, *, aligned: bool = True) -> dict[str, Weight]:
     """The tensors of a safetensors file as read-only views into ``data``.
+
+    ``aligned=False`` takes files of other writers, whose tensors lie anywhere.
 
     Raises:
         WeightsError: not such a file; offsets with holes or overlaps; an unknown dtype; a size that
@@ -128,7 +138,7 @@ def read_weights(data: memoryview) -> dict[str, Weight]:
     base = _LENGTH.size + length
     if length > MAX_HEADER_BYTES or base > len(data):
         raise WeightsError("the header is longer than the file")
-    if base % ALIGNMENT:
+    if aligned and base % ALIGNMENT:
         raise WeightsError("the data is not aligned")
     weights: dict[str, Weight] = {}
     position = 0
@@ -148,7 +158,7 @@ def read_weights(data: memoryview) -> dict[str, Weight]:
         position = end
         if name.startswith(PADDING_PREFIX):
             continue
-        if start % ALIGNMENT and end > start:
+        if aligned and start % ALIGNMENT and end > start:
             raise WeightsError(f"tensor {name!r:.80} is not {ALIGNMENT}-byte aligned")
         flat = np.frombuffer(
             data[base + start : base + end], dtype=np.dtype(bits).newbyteorder("<")

@@ -92,6 +92,7 @@ def assemble(
         ),
         members=(),
         states=lowered.states,
+        parameters=lowered.parameters,
     )
     write_bundle(path, manifest, members, bill=True)
     return manifest

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import sympy
 import torch
 from tvm import relax, te, tirx
 from tvm.tirx.script.builder import ir as T
 
+from ..artifacts.recipes import FLOATS, Steps
 from .asserted import Asserted
 from .in_place import PREFILLED
 from .kernels.prim_func import dim, param, prim_func
@@ -297,7 +297,8 @@ class Context:
         if tensor.constant is not None and all(isinstance(size, int) for size in shape):
             sizes = "x".join(str(size) for size in shape)
             value = tensor.constant.value.reshape(shape)
-            return constant_tensor(Constant(f"{tensor.constant.name}:{sizes}", value))
+            name = f"{tensor.constant.name}:{sizes}"
+            return constant_tensor(tensor.constant.stepped(name, value, "reshape", shape))
         variable = self.builder.emit(
             relax.op.reshape(self.variable(tensor), relax.ShapeExpr(self.symbols.shape(shape)))
         )
@@ -319,7 +320,11 @@ class Context:
         constant = tensor.constant
         if constant is not None and constant.value.numel() <= _SMALL:
             value = constant.value.to(TORCH_DTYPES[dtype])
-            return constant_tensor(Constant(f"{constant.name}:{dtype}", value))
+            name = f"{constant.name}:{dtype}"
+            if tensor.dtype in FLOATS and dtype in FLOATS:
+                return constant_tensor(constant.stepped(name, value, "cast", dtype))
+            self.weights.freeze(constant, f"taken as {dtype}")
+            return constant_tensor(Constant(name, value, None, constant.sources))
         if tensor.last is not None:
             return self.as_image(self.cast(self.with_channels_last(tensor), dtype))
         return self.compute(
@@ -357,16 +362,9 @@ class Context:
 
     # Constants.
 
-    def derived(
-        self, constant: Constant, suffix: str, make: Callable[[np.ndarray], np.ndarray]
-    ) -> Tensor:
-        """A weight in another form, made once at export: packed, transposed.
-
-        ``make`` only moves elements: it gets the bits of those that numpy has no dtype for.
-        """
-        name = f"{constant.name}:{suffix}"
-        value = self.weights.derive(name, constant.value, make)
-        return constant_tensor(Constant(name, value))
+    def derived(self, constant: Constant, suffix: str, steps: Steps) -> Tensor:
+        """A weight in another form, made once at export by steps of `recipes`: packed, transposed."""
+        return constant_tensor(self.weights.derive(f"{constant.name}:{suffix}", constant, steps))
 
 
 def constant_tensor(constant: Constant) -> Tensor:

@@ -37,6 +37,15 @@ from .weights import WeightStore
 ENTRY = "main"
 _SMALL = 1 << 16  # bytes that a constant expression may grow to beyond its operands
 
+aten = torch.ops.aten
+_SAME_ORDER = frozenset(
+    {
+        *(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.alias.default),
+        *(aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default),
+        *(aten.clone.default, aten.detach.default),
+    }
+)
+
 
 @dataclass(frozen=True)
 class BuiltGraph:
@@ -403,7 +412,22 @@ class _Importer:
         with torch.no_grad():
             value = node.target(*arguments, **keywords)
         value = value.clone(memory_format=torch.contiguous_format)
-        return constant_tensor(Constant(f"{operands[0].name}:{node.name}", value))
+        return constant_tensor(self._folded(node, operands, value))
+
+    def _folded(
+        self, node: torch.fx.Node, operands: list[Constant], value: torch.Tensor
+    ) -> Constant:
+        """A folded value, with its recipe where the op only moves elements or casts floats."""
+        name = f"{operands[0].name}:{node.name}"
+        step = _step_of(node, operands[0].value, value) if len(operands) == 1 else None
+        if step is not None:
+            return operands[0].stepped(name, value, *step)
+        if any(each.sources is None for each in operands):
+            return Constant(name, value)
+        sources = frozenset(source for each in operands for source in each.sources or ())
+        folded = Constant(name, value, None, sources)
+        self.ctx.weights.freeze(folded, f"goes into {node.target}, which is computed at export")
+        return folded
 
     # Held against the trace.
 
@@ -468,3 +492,18 @@ def _is_on_data(node: torch.fx.Node) -> bool:
     """Whether a size of the result or of an operand is known only once the data is there."""
     values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
     return any(value is not None and free_unbacked_symbols(value) for value in values)
+
+
+def _step_of(
+    node: torch.fx.Node, operand: torch.Tensor, value: torch.Tensor
+) -> tuple[Any, ...] | None:
+    """The step of `recipes` that an op of one constant is; None where there is none."""
+    if node.target in _SAME_ORDER:
+        return ("reshape", tuple(value.shape))
+    if node.target is aten.permute.default:
+        rank = operand.dim()
+        return ("transpose", tuple(int(axis) % rank for axis in node.args[1]))
+    floats = value.dtype.is_floating_point and operand.dtype.is_floating_point
+    if node.target is aten._to_copy.default and floats and value.dtype in DTYPES:
+        return ("cast", DTYPES[value.dtype])
+    return None

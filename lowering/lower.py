@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.logs import log
+from ..artifacts.manifest import Parameters
 from ..artifacts.states import StateTensor
 from .asserted import Asserted
 from .survey import OpUse
@@ -36,7 +37,8 @@ class Lowered:
     tensors, the tensors among the graph's outputs in their order. The function ``into``, if any, does
     the same, and takes memory for the results numbered ``given`` before the weights. ``indexing``
     names the nodes whose kernels read or write at positions that are data, and ``asserted`` is what
-    kernels assert of their data: the contract must hold both.
+    kernels assert of their data: the contract must hold both. ``parameters`` is how the weights were
+    made of the model's state, where it is known.
     """
 
     inputs: tuple[int, ...]
@@ -53,6 +55,7 @@ class Lowered:
     asserted: tuple[Asserted, ...] = ()
     ops: tuple[OpUse, ...] = ()
     states: tuple[StateTensor, ...] = ()
+    parameters: Parameters | None = None
 
 
 def lower(
@@ -97,6 +100,7 @@ def lower(
         asserted=answer.asserted,
         ops=answer.ops,
         states=answer.states,
+        parameters=answer.parameters,
     )
 
 

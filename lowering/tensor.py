@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..artifacts.recipes import Recipe
 from .symbols import Shape
 
 # Everything else is refused.
@@ -30,10 +31,21 @@ HALVES = frozenset({"float16", "bfloat16"})
 
 @dataclass(frozen=True)
 class Constant:
-    """A parameter, buffer or constant: its name in the weights file and its value, a clone."""
+    """A parameter, buffer or constant: its name in the weights file and its value, a clone.
+
+    ``sources`` are the names in the model's state of what it is made of (None: not known), and
+    ``recipe`` says how (None: by what no recipe tells, or of no state at all).
+    """
 
     name: str
     value: torch.Tensor
+    recipe: Recipe | None = field(default=None, compare=False)
+    sources: frozenset[str] | None = field(default=None, compare=False)
+
+    def stepped(self, name: str, value: torch.Tensor, step: str, *more: Any) -> Constant:
+        """The constant ``value`` that a step of `recipes` makes of this one."""
+        recipe = None if self.recipe is None else (step, self.recipe, *more)
+        return Constant(name, value, recipe, self.sources)
 
 
 @dataclass(frozen=True)

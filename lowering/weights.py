@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
 from torch.export.graph_signature import InputKind
 
-from ..artifacts.weights import Weight
+from ..artifacts.manifest import Parameters, SourceTensor
+from ..artifacts.recipes import Steps, made, stepped_through
+from ..artifacts.weights import Weight, fingerprint
 from .states import states
 from .tensor import Constant
 
@@ -31,20 +33,31 @@ def constants(program: torch.export.ExportedProgram) -> dict[str, Constant]:
             value = program.constants[spec.target]
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"constant {spec.target} is a {type(value).__name__}")
-        key: tuple[object, ...] = (
-            value.untyped_storage().data_ptr(),
-            value.storage_offset(),
-            tuple(value.shape),
-            value.stride(),
-            value.dtype,
-        )
-        if value.numel() == 0:  # no memory, hence no address of its own
-            key = (spec.target,)
+        key = _memory_of(spec.target, value)
         if key not in shared:
             copy = value.detach().clone(memory_format=torch.contiguous_format)
-            shared[key] = Constant(spec.target, copy)
+            own = spec.target in program.state_dict
+            shared[key] = Constant(
+                spec.target,
+                copy,
+                spec.target if own else None,
+                frozenset({spec.target} if own else ()),
+            )
         found[spec.arg.name] = shared[key]
     return found
+
+
+def _memory_of(name: str, value: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors that are one in the model."""
+    if value.numel() == 0:  # no memory, hence no address of its own
+        return (name,)
+    return (
+        value.untyped_storage().data_ptr(),
+        value.storage_offset(),
+        tuple(value.shape),
+        value.stride(),
+        value.dtype,
+    )
 
 
 def weight_of(value: torch.Tensor) -> Weight:
@@ -57,22 +70,101 @@ def weight_of(value: torch.Tensor) -> Weight:
 class WeightStore:
     """The constants that kernels use, in the order of their first use, each once.
 
-    One store serves all targets. `derive` computes a packed form once.
+    One store serves all targets. `derive` computes a packed form once. ``frozen`` names the
+    parameters whose values went into code or into a constant that no recipe tells, with the reason.
     """
 
     def __init__(self) -> None:
-        self._derived: dict[str, torch.Tensor] = {}
-        self.kept: dict[str, torch.Tensor] = {}
+        self._derived: dict[str, Constant] = {}
+        self.kept: dict[str, Constant] = {}
+        self.frozen: dict[str, str] = {}
+        self.recorded = True
 
-    def derive(
-        self, name: str, value: torch.Tensor, make: Callable[[np.ndarray], np.ndarray]
-    ) -> torch.Tensor:
+    def derive(self, name: str, constant: Constant, steps: Steps) -> Constant:
         if name not in self._derived:
-            made = np.ascontiguousarray(make(weight_of(value).data))
-            self._derived[name] = torch.from_numpy(made).view(value.dtype)
+            weight, recipe = stepped_through(weight_of(constant.value), steps), constant.recipe
+            for kind, *more in steps:
+                recipe = None if recipe is None else (kind, recipe, *more)
+            value = torch.from_numpy(np.ascontiguousarray(weight.data)).view(constant.value.dtype)
+            self._derived[name] = Constant(name, value, recipe, constant.sources)
         return self._derived[name]
 
     def keep(self, constant: Constant) -> None:
-        value = self.kept.setdefault(constant.name, constant.value)
-        if value is not constant.value and not torch.equal(value, constant.value):
+        self.recorded = self.recorded and constant.sources is not None
+        kept = self.kept.setdefault(constant.name, constant)
+        if kept.value is not constant.value and not torch.equal(kept.value, constant.value):
             raise ValueError(f"two weights are called {constant.name}")
+
+    def freeze(self, constant: Constant, reason: str) -> None:
+        """The value of a constant goes where no recipe follows."""
+        if constant.sources is None:
+            self.recorded = False
+            return
+        for name in constant.sources:
+            self.frozen.setdefault(name, reason)
+
+
+def record(
+    program: torch.export.ExportedProgram,
+    values: Mapping[str, Constant],
+    store: WeightStore,
+) -> Parameters | None:
+    """The state of a program and the recipes of what ``store`` keeps; None where some is not known.
+
+    Args:
+        values: what `constants` gave.
+
+    Raises:
+        AssertionError: a recipe does not make the tensor that is stored.
+    """
+    if not store.recorded:
+        return None
+    names: dict[tuple[object, ...], list[str]] = {}
+    for name, value in program.state_dict.items():
+        names.setdefault(_memory_of(name, value), []).append(name)
+    read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
+    used = {
+        spec.target
+        for spec in program.graph_signature.input_specs
+        if spec.arg.name in read and spec.kind is not InputKind.USER_INPUT
+    }
+    first = {constant.name for constant in values.values()}
+    changed = {state.name for state in states(program)}
+    sources, bits = [], {}
+    for shared in names.values():
+        shared.sort(key=lambda name: name not in first)  # stable: recipes use the first of them
+        value = program.state_dict[shared[0]].detach()
+        reason = _frozen(value, used.intersection(shared), store.frozen.get(shared[0], ""))
+        if changed.intersection(shared):
+            reason = "calls change it: what it starts as is the bundle's"
+        weight = bits[shared[0]] = weight_of(value.contiguous())
+        sources.append(
+            SourceTensor(
+                name=shared[0],
+                dtype=weight.dtype,
+                shape=tuple(value.shape),
+                aliases=tuple(shared[1:]),
+                frozen=fingerprint(weight) if reason else "",
+                reason=reason,
+            )
+        )
+    recipes = {
+        name: constant.recipe
+        for name, constant in store.kept.items()
+        if constant.recipe is not None
+    }
+    for name, recipe in recipes.items():
+        if fingerprint(made(recipe, bits)) != fingerprint(weight_of(store.kept[name].value)):
+            raise AssertionError(f"the recipe of {name} makes another tensor")
+    return Parameters(tuple(sources), recipes)
+
+
+def _frozen(value: torch.Tensor, used: Collection[str], folded: str) -> str:
+    """Why a tensor of the state may not change; "" where it may."""
+    if not used:
+        return ""
+    if folded:
+        return folded
+    if not value.dtype.is_floating_point:
+        return "not a float: the contract and the code may rest on its values"
+    return "one number, which stands in the code" if value.numel() == 1 else ""

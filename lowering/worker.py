@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.manifest import Parameters
 from ..artifacts.states import StateTensor
 from .asserted import Asserted
 from .survey import OpUse
@@ -51,6 +52,7 @@ class Answer(msgspec.Struct, frozen=True):
     asserted: tuple[Asserted, ...] = ()
     ops: tuple[OpUse, ...] = ()
     states: tuple[StateTensor, ...] = ()
+    parameters: Parameters | None = None
     errors: tuple[Diagnostic, ...] = ()
 
 
@@ -102,7 +104,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         from .pipeline import compile_module
         from .states import kept, states
         from .targets import CPU_TARGETS
-        from .weights import WeightStore, constants, weight_of
+        from .weights import WeightStore, constants, record, weight_of
 
     linkers = {name: find_linker(CPU_TARGETS[name]) for name in targets}
     with stage("read the program"):
@@ -123,11 +125,12 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
             raise AssertionError(f"{name} wants other arguments than {targets[0]}")
     with stage("write weights"):
         held = kept(states(program))
-        tensors = {name: store.kept[name] for name in first.weights}
+        tensors = {name: store.kept[name].value for name in first.weights}
         tensors |= {row.initial: value for row, value in held if row.initial}
         write_weights(
             weights_path(workdir), {name: weight_of(value) for name, value in tensors.items()}
         )
+        parameters = record(program, values, store)
     needs = []
     given = set()
     for name in targets:
@@ -157,6 +160,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         asserted=first.asserted,
         ops=first.ops,
         states=tuple(row for row, _ in held),
+        parameters=parameters,
     )
 
 

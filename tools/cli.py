@@ -40,6 +40,7 @@ COMMANDS = (
     "keygen",
     "sign",
     "verify-signature",
+    "weights",
 )
 
 

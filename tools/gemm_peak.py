@@ -19,7 +19,9 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..lowering.kernels.gemm import gemm, pack
+from ..artifacts.recipes import stepped_through
+from ..artifacts.weights import Weight
+from ..lowering.kernels.gemm import PACKING, gemm
 from ..lowering.kernels.prim_func import PASS_CONFIG, load, param, prim_func, store
 from ..lowering.kernels.tile import accumulate, along
 from ..lowering.targets import CPU_TARGETS, CpuTarget
@@ -84,7 +86,8 @@ def main() -> None:
 
     kernel = _compile(gemm(n, k, bias=True, activation=None, residual=False, target=target), target)
     weight = np.random.default_rng(0).standard_normal((n, k), np.float32)
-    b, bias = tvm.runtime.tensor(pack(weight)), tvm.runtime.tensor(np.zeros(n, np.float32))
+    packed = np.ascontiguousarray(stepped_through(Weight(weight, "float32"), PACKING).data)
+    b, bias = tvm.runtime.tensor(packed), tvm.runtime.tensor(np.zeros(n, np.float32))
     for m in (1, 2, 4, 8, 16, 32, 128, 512):
         a = tvm.runtime.tensor(np.ones((m, k), np.float32))
         c = tvm.runtime.tensor(np.zeros((m, n), np.float32))

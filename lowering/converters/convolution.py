@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from ..context import Context, Unsupported, constant_tensor
 from ..kernels import conv_last
-from ..kernels.conv import conv2d, pack_conv
+from ..kernels.conv import conv2d
 from ..layout import TO_LAST
 from ..symbols import Shape, Size, Symbols, as_shape, product
 from ..tensor import HALVES, Constant, Tensor
@@ -147,8 +147,11 @@ def _group_matrix(
     """The weight of one group as ``[c / groups, o / groups * taps]``."""
     if weight.constant is None:
         return ctx.reshape(part(ctx, weight, 0, first, 1, count), (count, columns))
-    value = weight.constant.value[first : first + count].reshape(count, columns)
-    return constant_tensor(Constant(f"{weight.constant.name}:group{group}", value))
+    name = f"{weight.constant.name}:group{group}"
+    value = weight.constant.value[first : first + count]
+    rows = weight.constant.stepped(name, value, "rows", first, count)
+    matrix = value.reshape(count, columns)
+    return constant_tensor(rows.stepped(name, matrix, "reshape", tuple(matrix.shape)))
 
 
 def _each(value: Sequence[int], axes: int) -> tuple[int, ...]:
@@ -273,9 +276,9 @@ def _in_a_kernel(
     """Over two axes; a convolution over one is one over a plane of one line."""
     line = weight.rank == 3
     if weight.constant is not None:
-        packed = ctx.derived(
-            weight.constant, "conv", lambda w: pack_conv(w[:, :, None] if line else w)
-        )
+        filters, channels, *window = (int(size) for size in weight.shape)
+        plane_of = (filters, channels, 1, *window) if line else (filters, channels, *window)
+        packed = ctx.derived(weight.constant, "conv", (("reshape", plane_of),))
     else:  # row-major, as the kernel reads it
         packed = ctx.reshape(weight, (*weight.shape[:2], 1, weight.shape[2])) if line else weight
     filters, group_channels, *window = (int(size) for size in packed.shape)
@@ -320,9 +323,8 @@ def _with_channels_last(
     assert weight.constant is not None
     depthwise = groups > 1
     filters, _, *window = (int(size) for size in weight.shape)
-    packed = ctx.derived(
-        weight.constant, "conv-last", lambda w: conv_last.pack(w, depthwise=depthwise)
-    )
+    steps = conv_last.packing((filters, int(weight.shape[1]), *window), depthwise=depthwise)
+    packed = ctx.derived(weight.constant, "conv-last", steps)
     image = ctx.with_channels_last(x)
     n, h, w, channels = image.shape
     inputs = [ctx.reshape(image, (n, h, w * channels)), packed]
@@ -398,7 +400,29 @@ def _with_norm(
     # The name of the node tells apart what one weight becomes under two norms.
     suffix = f"norm:{ctx.node.name}"
     folded = own.double() * scale.reshape(-1, *(1 for _ in own.shape[1:]))
+    variance, mean = norm["running_var"], norm["running_mean"]
+    gamma, beta, eps = norm["weight"], norm["bias"], float(norm["eps"])
     return (
-        constant_tensor(Constant(f"{name}:{suffix}", folded.float())),
-        constant_tensor(Constant(f"{name}:bias:{suffix}", offset.float())),
-    )
+        _made(ctx, f"{name}:{suffix}", folded.float(), "norm_weight",
+              (weight, variance, gamma), eps),
+        _made(ctx, f"{name}:bias:{suffix}", offset.float(), "norm_bias",
+              (bias, mean, variance, gamma, beta), eps),
+    )  # fmt: skip
+
+
+def _made(
+    ctx: Context, name: str, value: torch.Tensor, step: str, of: Sequence[Tensor | None], eps: float
+) -> Tensor:
+    """The constant ``value`` that a step makes of several, some of which may not be there."""
+    operands = [None if each is None else each.constant for each in of]
+    found = [each for each in operands if each is not None]
+    if any(each.sources is None for each in found):
+        return constant_tensor(Constant(name, value))
+    sources = frozenset(source for each in found for source in each.sources or ())
+    recipe = None
+    if all(each.recipe is not None for each in found):
+        recipe = (step, *(None if each is None else each.recipe for each in operands), eps)
+    made = Constant(name, value, recipe, sources)
+    if recipe is None:
+        ctx.weights.freeze(made, "folded into a convolution with what is no parameter")
+    return constant_tensor(made)

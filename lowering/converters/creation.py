@@ -43,7 +43,7 @@ def convert_triangle_indices(ctx: Context, row: Any, col: Any, offset: Any) -> T
         raise Unsupported("of axes that vary", "torch.ones(n, n).tril().nonzero().T")
     made = torch.tril_indices if "tril" in str(ctx.node.target) else torch.triu_indices
     value = made(row, col, offset, dtype=ctx.expected().dtype)
-    return constant_tensor(Constant(f"{ctx.node.name}:indices", value))
+    return constant_tensor(Constant(f"{ctx.node.name}:indices", value, None, frozenset()))
 
 
 @converter("aten.scalar_tensor.default")

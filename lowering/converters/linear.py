@@ -62,7 +62,7 @@ def _packed(
     n, k = weight.value.shape
     shape = (*x.shape[:-1], n)
     flat = (product(x.shape[:-1]), n)
-    packed = ctx.derived(weight, f"packed{gemm.PANEL}", gemm.pack)
+    packed = ctx.derived(weight, f"packed{gemm.PANEL}", gemm.PACKING)
     dtype = x.dtype
     inputs = [ctx.reshape(ctx.cast(x, "float32"), (flat[0], k)), packed]
     if bias is not None:
@@ -147,7 +147,7 @@ def product_of(ctx: Context, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _turned(weight: Constant) -> Constant:
-    return Constant(f"{weight.name}:t", weight.value.t())
+    return weight.stepped(f"{weight.name}:t", weight.value.t(), "transpose", (1, 0))
 
 
 @converter("aten.linear.default", takes_halves=True)

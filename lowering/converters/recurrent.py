@@ -9,7 +9,7 @@ from tvm import tirx
 
 from ..context import Context, Unsupported
 from ..kernels import gemm
-from ..kernels.recurrent import CELLS, Cell, Operands, emit_layer, pack
+from ..kernels.recurrent import CELLS, Cell, Operands, emit_layer, packing
 from ..kernels.tile import PANEL
 from ..symbols import Shape
 from ..tensor import HALVES, Tensor
@@ -184,13 +184,13 @@ def _layer(
 def _packed(ctx: Context, cell: Cell, weight: Tensor) -> Tensor:
     """W_hh in panels that hold all gates of some hidden units."""
     if weight.constant is not None:
-        return ctx.derived(weight.constant, cell.name, lambda value: pack(cell, value))
+        return ctx.derived(weight.constant, cell.name, packing(cell))
     raise Unsupported("with weights that are not constants")
 
 
 def _panels(ctx: Context, weight: Tensor) -> Tensor:
     if weight.constant is not None:
-        return ctx.derived(weight.constant, f"packed{PANEL}", gemm.pack)
+        return ctx.derived(weight.constant, f"packed{PANEL}", gemm.PACKING)
     raise Unsupported("with weights that are not constants")
 
 

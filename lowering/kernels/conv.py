@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
@@ -40,11 +39,6 @@ from .tile import accumulate, finish_tile, tile_vectors
 from .vector_math import activate
 
 _TILES_PER_TASK = 8  # tiles of pixels that pass over one block of output channels
-
-
-def pack_conv(weight: np.ndarray) -> np.ndarray:
-    """The weight ``[oc, ic / groups, kh, kw]`` as the kernel reads it, on every CPU level."""
-    return np.ascontiguousarray(weight)
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ def conv2d(
 ) -> tirx.PrimFunc:
     """Y = act(conv(X, W) + bias) + residual in float32, for any batch, height and width.
 
-    Parameters: X ``[n, channels, h, w]``, the weight as ``pack_conv`` gives it, bias ``[filters]``
+    Parameters: X ``[n, channels, h, w]``, the weight ``[oc, ic / groups, kh, kw]``, bias ``[filters]``
     and residual (as Y) where asked for, Y ``[n, filters, ho, wo]``. Padding is of zeros, the same
     on both sides.
     """

@@ -12,13 +12,13 @@ product to share; it runs over vectors of channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
+from ...artifacts.recipes import Steps
 from ..targets import CpuTarget
 from . import gemm
 from .prim_func import (
@@ -72,12 +72,14 @@ class Convolution:
         return self.kernel[1], self.channels
 
 
-def pack(weight: np.ndarray, *, depthwise: bool) -> np.ndarray:
-    """The weight ``[o, i, kh, kw]`` as the kernel reads it, on every CPU level: GEMM's panels, or
-    ``[kh, kw, o]`` where it is depthwise."""
+def packing(shape: Sequence[int], *, depthwise: bool) -> Steps:
+    """How the weight ``[o, i, kh, kw]`` becomes what the kernel reads, on every CPU level: GEMM's
+    panels, or ``[kh, kw, o]`` where it is depthwise."""
+    filters, channels, height, width = shape
     if depthwise:
-        return np.ascontiguousarray(weight[:, 0].transpose(1, 2, 0))
-    return gemm.pack(weight.transpose(0, 2, 3, 1).reshape(len(weight), -1))
+        return (("reshape", (filters, height, width)), ("transpose", (1, 2, 0)))
+    flat = (filters, height * width * channels)
+    return (("transpose", (0, 2, 3, 1)), ("reshape", flat), *gemm.PACKING)
 
 
 def packed_shape(conv: Convolution) -> tuple[int, ...]:

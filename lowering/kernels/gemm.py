@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import DataType, tirx
 from tvm.tirx.script.builder import ir as T
 
@@ -46,13 +45,8 @@ def packed_shape(n: int, k: int) -> tuple[int, int, int]:
     return (-(-n // PANEL), k, PANEL)
 
 
-def pack(weight: np.ndarray) -> np.ndarray:
-    """Pack a weight ``[n, k]`` (as torch's Linear has it) to panels, padded with zeros."""
-    n, k = weight.shape
-    panels = -(-n // PANEL)
-    padded = np.zeros((panels * PANEL, k), weight.dtype)
-    padded[:n] = weight
-    return np.ascontiguousarray(padded.reshape(panels, PANEL, k).transpose(0, 2, 1))
+PACKING = (("panels", PANEL),)
+"""A weight ``[n, k]`` (as torch's Linear has it) to panels, padded with zeros: steps of `recipes`."""
 
 
 @dataclass(frozen=True)

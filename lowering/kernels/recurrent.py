@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
+from ...artifacts.recipes import Steps
 from ..targets import CpuTarget
 from . import vector_math
 from .half import load_wide
@@ -59,24 +59,10 @@ CELLS = {
 }
 
 
-def row_of(cell: Cell, hidden: int, panel: int, column: int) -> int | None:
-    """Which row of ``W_hh`` is in a column of a panel; None for padding."""
-    gate, unit = divmod(column, cell.units)
-    unit += panel * cell.units
-    return gate * hidden + unit if gate < cell.gates and unit < hidden else None
-
-
-def pack(cell: Cell, weight: np.ndarray) -> np.ndarray:
-    """``W_hh`` ``[gates * hidden, k]`` as ``[panels, k, 32]``, padded with zeros."""
-    hidden = weight.shape[0] // cell.gates
-    panels = -(-hidden // cell.units)
-    packed = np.zeros((panels, weight.shape[1], PANEL), weight.dtype)
-    for panel in range(panels):
-        for column in range(PANEL):
-            row = row_of(cell, hidden, panel, column)
-            if row is not None:
-                packed[panel, :, column] = weight[row]
-    return packed
+def packing(cell: Cell) -> Steps:
+    """How ``W_hh`` ``[gates * hidden, k]`` becomes ``[panels, k, 32]``, padded with zeros: a panel
+    holds all gates of some hidden units."""
+    return (("gate_panels", cell.gates, cell.units, PANEL),)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from tcexport.lowering.kernels.conv import conv2d, pack_conv
+from tcexport.lowering.kernels.conv import conv2d
 from tcexport.lowering.targets import CPU_TARGETS
 
 from .kernel_harness import LEVELS, compile_kernel
@@ -59,7 +59,7 @@ def _check(level, shape, n, h, w, *, bias=True, activation=None, residual=False)
         expected = expected.relu()
     if residual:
         expected = expected + r
-    inputs = [x.numpy(), pack_conv(weight.numpy())]
+    inputs = [x.numpy(), weight.numpy()]
     inputs += [b.numpy()] if bias else []
     inputs += [r.numpy()] if residual else []
     kernel_func = _compiled(level, shape, bias, activation, residual)

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from tcexport.lowering.kernels.conv_last import Convolution, conv2d, pack
+from tcexport.artifacts.recipes import stepped_through
+from tcexport.artifacts.weights import Weight
+from tcexport.lowering.kernels.conv_last import Convolution, conv2d, packing
 from tcexport.lowering.targets import CPU_TARGETS
 
 from .kernel_harness import LEVELS, compile_kernel
@@ -61,9 +63,11 @@ def _check(level, kind, n, h, w):
     def last(image):
         return np.ascontiguousarray(image.numpy().transpose(0, 2, 3, 1))
 
+    steps = packing(weight.shape, depthwise=kind.depthwise)
+    packed = stepped_through(Weight(weight.numpy(), "float32"), steps)
     inputs = [
         last(x).reshape(n, h, w * kind.channels),
-        pack(weight.numpy(), depthwise=kind.depthwise),
+        np.ascontiguousarray(packed.data),
         *([bias.numpy()] if kind.bias else []),
         *([last(residual)] if kind.residual else []),
     ]

@@ -6,7 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcexport.lowering.kernels.gemm import gemm, pack, packed_shape
+from tcexport.artifacts.recipes import stepped_through
+from tcexport.artifacts.weights import Weight
+from tcexport.lowering.kernels.gemm import PACKING, gemm, packed_shape
 from tcexport.lowering.kernels.tile import tile_vectors
 from tcexport.lowering.targets import CPU_TARGETS
 
@@ -19,6 +21,11 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "silu": torch.nn.functional.silu,
 }
+
+
+def pack(weight):
+    packed = stepped_through(Weight(weight, "float32"), PACKING)
+    return np.ascontiguousarray(packed.data)
 
 
 @functools.cache
