@@ -17,18 +17,20 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..artifacts.container import Bundle
 from ..artifacts.errors import BundleError, Diagnostic
 from ..artifacts.manifest import RuntimeLibrary
 from .machine import Machine
 from .threads import held_over_forks, set_pool_defaults
+
+_T = TypeVar("_T")
 
 _LOCK = held_over_forks()
 _MARK = "runtime.NumThreads"  # a global function that every TVM runtime registers
@@ -81,19 +83,23 @@ def load_ffi() -> ModuleType:
 _numbers = itertools.count(1)
 
 
-@contextmanager
-def _file_of(data: bytes, name: str) -> Iterator[str]:
-    """A path under which ``data`` can be loaded as a library, while in the context.
+_MFD_EXEC = 0x10  # since Linux 6.3, where memory files may otherwise be made without execution
 
-    A memory file, sealed against every change; where there is none, a private temporary file.
+
+@contextmanager
+def _memory_file(data: bytes, name: str) -> Iterator[str]:
+    """A path of a memory file that holds ``data``, sealed against every change; while in the context.
+
+    Raises:
+        OSError: the system has no memory files, or lets no more of them be made.
     """
     if not hasattr(os, "memfd_create") or not os.path.isdir("/proc/self/fd"):
-        with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
-            path = Path(folder) / name
-            path.write_bytes(data)
-            yield str(path)
-        return
-    handle = os.memfd_create(f"tcexport:{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        raise OSError("there are no memory files")
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        handle = os.memfd_create(f"tcexport:{name}", flags | _MFD_EXEC)
+    except OSError:
+        handle = os.memfd_create(f"tcexport:{name}", flags)
     try:
         rest = memoryview(data)
         while rest:
@@ -106,6 +112,52 @@ def _file_of(data: bytes, name: str) -> Iterator[str]:
         yield f"/proc/self/fd/{spelling}{handle}"
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _private_file(data: bytes, name: str) -> Iterator[str]:
+    """As `_memory_file`, in a folder that this user alone can enter.
+
+    Raises:
+        OSError: there is no folder for temporary files that can be written to, or no room in it.
+    """
+    with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
+        path = Path(folder) / name
+        path.write_bytes(data)
+        yield str(path)
+
+
+def _mapped(bundle: Bundle, member: str, name: str, load: Callable[[str], _T]) -> _T:
+    """What ``load`` makes of a path where the verified bytes of a member are: in memory, or, where
+    the system does not allow that, in a private temporary file.
+
+    Raises:
+        BundleError: TC402, its bytes are not those of the manifest; TC404, neither can be loaded.
+    """
+    data = _verified(bundle, member)
+    reasons = []
+    for place, what in ((_memory_file, "as a memory file"), (_private_file, "as a temporary file")):
+        try:
+            with place(data, name) as path:
+                return load(path)
+        except Exception as error:  # tvm_ffi raises what its C++ side names
+            reasons.append(f"{what}: {_reason(error)}")
+    raise BundleError(
+        Diagnostic(
+            "TC404",
+            f"{bundle.path}: the system cannot load {member}",
+            notes=tuple(reasons),
+            tries=("a TMPDIR with room that allows execution, if that is the reason",),
+        )
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror.lower()}{where}"
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
 
 
 def _verified(bundle: Bundle, member: str) -> bytes:
@@ -128,24 +180,7 @@ def load_library(bundle: Bundle, member: str) -> Any:
             load it.
     """
     load = load_ffi().get_global_func("ffi.Module.load_from_file.so")
-    with _file_of(_verified(bundle, member), Path(member).name) as path:
-        try:
-            return load(path, "so")
-        except Exception as error:  # tvm_ffi raises what its C++ side names
-            raise _not_loaded(bundle, member, error) from None
-
-
-def _not_loaded(bundle: Bundle, member: str, error: BaseException) -> BundleError:
-    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-    return BundleError(
-        Diagnostic(
-            "TC404",
-            f"{bundle.path}: the system cannot load {member}: {reason}",
-            tries=("a TMPDIR that allows execution, if it says that mapping failed",)
-            if not hasattr(os, "memfd_create")
-            else (),
-        )
-    )
+    return _mapped(bundle, member, Path(member).name, lambda path: load(path, "so"))
 
 
 # --- the TVM runtime --------------------------------------------------------------------------------
@@ -221,17 +256,14 @@ def _for_machine(bundle: Bundle, machine: Machine) -> RuntimeLibrary:
 
 
 def _load_runtime(bundle: Bundle, wanted: RuntimeLibrary, digest: str) -> str:
-    data = _verified(bundle, wanted.library)
+    size = len(bundle.view(wanted.library))
     installed = _installed_tvm()
-    if installed is not None and _digest_of(installed, len(data)) == digest:
+    if installed is not None and _digest_of(installed, size) == digest:
         # The same file, so that an `import tvm` later finds its own library already there.
         ctypes.CDLL(str(installed), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         return str(installed)
-    with _file_of(data, _SONAME) as path:
-        try:
-            ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        except OSError as error:
-            raise _not_loaded(bundle, wanted.library, error) from None
+    mode = os.RTLD_NOW | os.RTLD_LOCAL
+    _mapped(bundle, wanted.library, _SONAME, lambda path: ctypes.CDLL(path, mode=mode))
     sys.meta_path.insert(0, _NoSecondRuntime(wanted.version))
     return str(bundle.path)
 
