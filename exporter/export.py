@@ -38,7 +38,7 @@ from .rehearse import Rehearsal, refusal, rehearse, reseed
 from .repository import commit_of
 from .sessions import require_states
 from .signature import Bound, bind
-from .source import Source, source_in_memory
+from .source import Source, has_modes, source_in_memory
 from .state import preserved
 from .trace import Trace, trace
 from .translate import substitute
@@ -316,6 +316,8 @@ def _prepare(source: Source, dynamic: Mapping[str, DimRequest | None]) -> _Prepa
 
 
 def _require_eval_mode(module: torch.nn.Module) -> None:
+    if not has_modes(module):
+        return
     training = [name or "the model" for name, each in module.named_modules() if each.training]
     if training:
         raise UsageError(

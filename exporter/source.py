@@ -161,7 +161,7 @@ def _from_file(
     example = _file_example(file) if hasattr(file.module, "example_inputs") else None
     args, kwargs = _example(module, example, given, shown)
     written = axes_from_python(getattr(file.module, "axes", {}))
-    if not train:
+    if not train and has_modes(module):
         call(module.eval, file.path, f"{shown}: {type(module).__name__}.eval()")
     return Source(
         module=module,
@@ -173,6 +173,12 @@ def _from_file(
         sha256=file.sha256,
         train=train,
     )
+
+
+def has_modes(module: torch.nn.Module) -> bool:
+    """Whether a module can be put to training and evaluation mode. What torch.export made has the mode
+    it was exported in, and its ``eval()`` only says so: quantized models (convert_pt2e) are such."""
+    return not (isinstance(module, torch.fx.GraphModule) and "eval" in vars(module))
 
 
 def _file_example(file: UserFile) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -19,6 +19,7 @@ from .branches import inline_branches
 from .checks import CHECK_INDEX, UNNUMBERED
 from .locations import user_location
 from .ops import KEPT
+from .quantized import quantized_decompositions
 
 aten = torch.ops.aten
 
@@ -49,6 +50,7 @@ def decompose(
         if str(op) in KEPT:
             table.pop(op)
     table.update(_CHECKED)
+    table.update(quantized_decompositions())
     # The settings that the trace was made with: without them new guards would appear here.
     with (
         torch.no_grad(),
