@@ -43,6 +43,7 @@ _DTYPES: dict[str, tuple[str, str]] = {
     "F8_E4M3": ("float8_e4m3fn", "uint8"),
     "F8_E5M2": ("float8_e5m2", "uint8"),
     "C64": ("complex64", "complex64"),
+    "C128": ("complex128", "complex128"),  # ours: safetensors has no name for it
 }
 _BY_NAME = {name: (tag, bits) for tag, (name, bits) in _DTYPES.items()}
 _LENGTH = struct.Struct("<Q")

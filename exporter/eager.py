@@ -39,7 +39,8 @@ def run_eager(module: torch.nn.Module, bound: Bound, leaves: Sequence[Any]) -> l
     args, kwargs = pytree.tree_unflatten([contiguous_clone(leaf) for leaf in leaves], spec)
     written = Written(tensors_of(module), lambda: None)
     try:
-        with torch.no_grad(), written:
+        # Torch compiles its loops (`while_loop`, `scan`) also in eager mode, once for each size.
+        with torch.no_grad(), written, torch._dynamo.config.patch(recompile_limit=1 << 20):
             result = module(*args, **kwargs)
             outputs = [contiguous_clone(value) for value in pytree.tree_leaves(result)]
     finally:

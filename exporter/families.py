@@ -51,6 +51,7 @@ FAMILIES: dict[str, Family] = {
         "TC102",
         "a loop goes on for as long as the values of a tensor say",
         (
+            "torch._higher_order_ops.while_loop(goes_on, step, (x,)), which is kept as a loop",
             "a fixed number of steps, each with x = torch.where(goes_on, step(x), x)",
             "a closed form, where there is one",
         ),

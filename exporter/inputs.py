@@ -24,7 +24,7 @@ DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
     for name in (
         *("bool", "uint8", "int8", "int16", "int32", "int64"),
-        *("float16", "bfloat16", "float32", "float64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
     )
 }
 MAX_ELEMENTS = 1 << 31
@@ -123,7 +123,8 @@ def _tensor(
     if elements > MAX_ELEMENTS:
         raise _malformed(f"--input {value!r}: {elements} elements are too many for an example")
     bound = match["bound"]
-    if bound is not None and (dtype.is_floating_point or dtype is torch.bool or int(bound) < 1):
+    continuous = dtype.is_floating_point or dtype.is_complex
+    if bound is not None and (continuous or dtype is torch.bool or int(bound) < 1):
         raise _malformed(
             f"--input {value!r}: a bound is for integers and is at least 1",
             "int64[4,128]<30000 draws from 0 to 29999",
@@ -139,6 +140,8 @@ def _axis_name(name: str) -> AxisName:
 
 def _draw(path: str, dtype: torch.dtype, shape: list[int], bound: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(path.encode()))
+    if dtype.is_complex:
+        return torch.randn(shape, generator=generator, dtype=dtype)
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)
     if bound - 1 > torch.iinfo(dtype if dtype is not torch.bool else torch.uint8).max:

@@ -165,7 +165,7 @@ def _contraction(node: torch.fx.Node, named: Mapping[Any, Expr]) -> list[Expr]:
     packet = str(getattr(node.target, "overloadpacket", ""))
     if not node.args or not isinstance(node.args[0], torch.fx.Node):
         return []
-    operands = [each.meta["val"] for each in node.args[:2] if isinstance(each, torch.fx.Node)]
+    operands = [each.meta.get("val") for each in node.args[:2] if isinstance(each, torch.fx.Node)]
     first, second = operands[0], operands[1] if len(operands) > 1 else None
     if packet in ("aten.linear", "aten.mm", "aten.bmm", "aten.matmul"):
         return _sizes(first.shape[-1:], named)

@@ -18,7 +18,7 @@ from .kernels.prim_func import dim, param, prim_func
 from .layout import TO_FIRST, TO_LAST
 from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
 from .targets import CpuTarget
-from .tensor import HALVES, TORCH_DTYPES, Constant, Tensor
+from .tensor import HALVES, PARTS, TORCH_DTYPES, Complex, Constant, Tensor, part_of
 from .weights import WeightStore
 
 Build = Callable[..., te.Tensor]
@@ -63,11 +63,14 @@ class Context:
 
     # The result that the trace promises.
 
-    def expected(self, index: int | None = None) -> torch.Tensor:
-        """The fake tensor that the trace has for the node's result (or for one of several)."""
+    def expected(self, index: int | None = None) -> Any:
+        """The fake tensor that the trace has for the node's result (or for one of several); of a
+        complex one, what either of its parts is."""
         assert self.node is not None
         value = self.node.meta["val"]
-        return value if index is None else value[index]
+        if index is not None:
+            value = value[index]
+        return part_of(value) if isinstance(value, torch.Tensor) else value
 
     def asserts(self, what: str) -> str:
         """The message of an assertion in a kernel: ``what`` must hold of the data for this node. It
@@ -365,6 +368,18 @@ class Context:
     def derived(self, constant: Constant, suffix: str, steps: Steps) -> Tensor:
         """A weight in another form, made once at export by steps of `recipes`: packed, transposed."""
         return constant_tensor(self.weights.derive(f"{constant.name}:{suffix}", constant, steps))
+
+
+def constant_value(constant: Constant) -> Tensor | Complex:
+    """A constant as the graph has it, in two parts where it is complex."""
+    if constant.value.dtype not in PARTS:
+        return constant_tensor(constant)
+    parts = torch.view_as_real(constant.value.resolve_conj().resolve_neg())
+    re, im = (
+        constant_tensor(Constant(f"{constant.name}:{name}", part.contiguous()))
+        for name, part in zip(("re", "im"), parts.unbind(-1), strict=True)
+    )
+    return Complex(re, im)
 
 
 def constant_tensor(constant: Constant) -> Tensor:

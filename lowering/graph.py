@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from ..artifacts.errors import Diagnostic, ExportError
 from . import epilogue, layout, regions
 from .asserted import Asserted
 from .checks import CHECK_INDEX, REQUIRE, free_number
-from .context import Context, Unsupported, constant_tensor
+from .context import Context, Unsupported, constant_tensor, constant_value
+from .converters.complex import apart, together
 from .converters.convolution import with_epilogue
 from .converters.linear import linear
 from .converters.norm import layer_norm
@@ -26,12 +27,13 @@ from .converters.scatter import write_part
 from .flops import flops
 from .in_place import keeping_states
 from .locations import user_location
+from .loops import HIGHER, LOOPS, scan, while_loop
 from .ops import CHECKS
 from .states import states
 from .survey import OpUse, Use, refusals, table
 from .symbols import NoForm, as_shape, as_size, same
 from .targets import CpuTarget
-from .tensor import DTYPES, Constant, Tensor
+from .tensor import DTYPES, PARTS, Complex, Constant, Part, Tensor, part_of
 from .weights import WeightStore
 
 ENTRY = "main"
@@ -109,7 +111,9 @@ class _Importer:
         target: CpuTarget,
         weights: WeightStore,
     ) -> None:
-        self.program = program
+        self.graph = program.graph
+        self.graph_module = program.graph_module
+        self.signature = program.graph_signature
         self.constants = constants
         self.ctx = Context(
             relax.BlockBuilder(),
@@ -118,6 +122,7 @@ class _Importer:
             channels_last=layout.find(program.graph, constants),
         )
         self.ctx.first_asserted = free_number(program.graph)
+        self.loops: list[IRModule] = []
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: dict[int, relax.Var] = {}
         self.bound: set[str] = set()
@@ -148,7 +153,10 @@ class _Importer:
             parameters += [self.state_variables[state.name] for state in self.states]
             parameters += self.ctx.parameters.values()
             builder.emit_func_output(output, parameters)
-        module = builder.finalize()
+        # What finishes a module does not know functions that are added to it afterwards.
+        module = builder.get() if self.loops else builder.finalize()
+        for loop in self.loops:
+            module.update(loop)
         if self.states:
             first = len(self.inputs) + bool(sizes)
             module = keeping_states(module, ENTRY, range(first, first + len(self.states)))
@@ -175,7 +183,7 @@ class _Importer:
 
     def _nodes(self) -> None:
         self._placeholders()
-        for node in self.program.graph.nodes:
+        for node in self.graph.nodes:
             if node.op == "call_function":
                 self._call(node)
 
@@ -186,7 +194,7 @@ class _Importer:
             refused.setdefault(node, []).append(error)
         # A part of a kernel is as fast as the whole, which is kept under its last node.
         whole = {part: last for last, found in self.epilogues.items() for part in found.inner}
-        for node in self.program.graph.nodes:
+        for node in self.graph.nodes:
             if node in refused:
                 yield from (Use(node, error) for error in refused[node])
             elif _is_op(node):
@@ -198,8 +206,8 @@ class _Importer:
     # Ends of the graph.
 
     def _placeholders(self) -> None:
-        placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
-        specs = self.program.graph_signature.input_specs
+        placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        specs = self.signature.input_specs
         index = 0
         held = {state.placeholder: state for state in self.states}
         for node, spec in zip(placeholders, specs, strict=True):
@@ -207,7 +215,7 @@ class _Importer:
                 self.values[node] = self._state(node, held[node.name].name)
                 continue
             if spec.kind is not InputKind.USER_INPUT:
-                self.values[node] = constant_tensor(self.constants[node.name])
+                self.values[node] = constant_value(self.constants[node.name])
                 continue
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
@@ -218,7 +226,9 @@ class _Importer:
                 self.values[node] = getattr(spec.arg, "value", value)
             index += 1
 
-    def _input(self, node: torch.fx.Node, value: torch.Tensor, index: int) -> Tensor:
+    def _input(self, node: torch.fx.Node, value: torch.Tensor, index: int) -> Tensor | Complex:
+        if value.dtype in PARTS:
+            return self._complex_input(value, index)
         if value.dtype not in DTYPES:
             self.unsupported.append((node, Unsupported(f"of dtype {value.dtype}")))
             return Tensor(as_shape(value.shape), "float32", argument=True)
@@ -229,19 +239,29 @@ class _Importer:
         self.bound |= {size.name for size in shape if isinstance(size, sympy.Symbol)}
         return Tensor(shape, dtype, variable, argument=True, source=index)
 
-    def _state(self, node: torch.fx.Node, name: str) -> Tensor:
+    def _complex_input(self, value: torch.Tensor, index: int) -> Complex:
+        """A complex input comes as real numbers with a last axis of two: the parts of each element."""
+        shape, dtype = as_shape(value.shape), DTYPES[PARTS[value.dtype]]
+        variable = relax.Var(
+            f"x{index}", relax.TensorType(self.ctx.symbols.shape((*shape, 2)), dtype)
+        )
+        self.inputs[index] = variable
+        self.bound |= {size.name for size in shape if isinstance(size, sympy.Symbol)}
+        return apart(self.ctx, Tensor((*shape, 2), dtype, variable, argument=True))
+
+    def _state(self, node: torch.fx.Node, name: str) -> Any:
         value = node.meta["val"]
         if value.dtype not in DTYPES:
-            self.unsupported.append((node, Unsupported(f"of dtype {value.dtype}")))
-            return Tensor(as_shape(value.shape), "float32", argument=True)
+            self.unsupported.append((node, Unsupported(f"as state of dtype {value.dtype}")))
+            return self._stand_in(node)
         dtype, shape = DTYPES[value.dtype], as_shape(value.shape)
         ty = relax.TensorType(self.ctx.symbols.shape(shape), dtype)
         variable = self.state_variables[name] = relax.Var(f"s{len(self.state_variables)}", ty)
         return Tensor(shape, dtype, variable, argument=True, state=name)
 
     def _outputs(self, kind: OutputKind) -> Iterator[Any]:
-        output = next(node for node in self.program.graph.nodes if node.op == "output")
-        specs = self.program.graph_signature.output_specs
+        output = next(node for node in self.graph.nodes if node.op == "output")
+        specs = self.signature.output_specs
         for value, spec in zip(output.args[0], specs, strict=True):
             if spec.kind is kind:
                 yield self._read(value)
@@ -250,6 +270,8 @@ class _Importer:
         """The tensors among the outputs, in order, none in memory that is the caller's."""
         results = []
         for value in self._outputs(OutputKind.USER_OUTPUT):
+            if isinstance(value, Complex):
+                value = together(self.ctx, value)
             if not isinstance(value, Tensor):
                 continue
             if value.argument:
@@ -289,6 +311,8 @@ class _Importer:
             result = self._fold(node)
             if result is not None:
                 self.folded.add(node)
+            elif node.target in LOOPS:
+                result = self._loop(node)
             else:
                 before = self.ctx.templates
                 result = self._emit(node)
@@ -322,6 +346,36 @@ class _Importer:
                     )
                 )
         return as_size(value)
+
+    def _loop(self, node: torch.fx.Node) -> list[Tensor]:
+        """One of torch's loops, whole: its functions are added to the module at the end."""
+        self.ctx.node = node
+        modules = [self._submodule(each) for each in node.args if _is_graph(each)]
+        groups = [self._tensors_of(each) for each in node.args if isinstance(each, (list, tuple))]
+        if node.target is HIGHER.while_loop:
+            (condition, body), (carried, fixed) = modules, groups
+            made = while_loop(
+                self.ctx, node.name, condition, body, carried, fixed, self._lower_body
+            )
+        else:
+            (body,) = modules
+            carried, pieces, fixed = groups if node.target is HIGHER.scan else ([], *groups)
+            made = scan(self.ctx, node.name, body, carried, pieces, fixed, self._lower_body)
+        self.loops.append(made.module)
+        return made.results
+
+    def _submodule(self, node: torch.fx.Node) -> torch.fx.GraphModule:
+        module = self.graph_module.get_submodule(str(node.target))
+        assert isinstance(module, torch.fx.GraphModule)
+        return module
+
+    def _tensors_of(self, nodes: Any) -> list[Any]:
+        return [self._read(each) for each in nodes]
+
+    def _lower_body(
+        self, ctx: Context, module: torch.fx.GraphModule, operands: Sequence[Any]
+    ) -> list[Tensor]:
+        return _Body(self, ctx, module).lowered(operands)
 
     def _emit(self, node: torch.fx.Node) -> Any:
         if node in self.regions:
@@ -378,7 +432,7 @@ class _Importer:
             return as_size(argument)
         return argument
 
-    def _fold(self, node: torch.fx.Node) -> Tensor | None:
+    def _fold(self, node: torch.fx.Node) -> Tensor | Complex | None:
         """The value of an op all of whose operands are constants, computed by torch itself."""
         operands: list[Constant] = []
 
@@ -388,6 +442,8 @@ class _Importer:
                     raise LookupError
                 operands.append(argument.constant)
                 return argument.constant.value
+            if isinstance(argument, Complex):
+                return torch.complex(value_of(argument.re), value_of(argument.im))
             if isinstance(argument, tuple):
                 return tuple(value_of(item) for item in argument)
             if isinstance(argument, sympy.Basic):
@@ -395,7 +451,7 @@ class _Importer:
             return argument
 
         expected = node.meta["val"]
-        if not isinstance(expected, torch.Tensor) or expected.dtype not in DTYPES:
+        if not isinstance(expected, torch.Tensor) or expected.dtype not in (DTYPES | PARTS):
             return None
         if not all(isinstance(size, int) for size in as_shape(expected.shape)):
             return None
@@ -412,6 +468,8 @@ class _Importer:
         with torch.no_grad():
             value = node.target(*arguments, **keywords)
         value = value.clone(memory_format=torch.contiguous_format)
+        if value.is_complex():
+            return constant_value(Constant(f"{operands[0].name}:{node.name}", value))
         return constant_tensor(self._folded(node, operands, value))
 
     def _folded(
@@ -431,11 +489,14 @@ class _Importer:
 
     # Held against the trace.
 
-    def _held(self, node: torch.fx.Node, result: Tensor, value: torch.Tensor) -> Tensor:
-        """The result, if it has the dtype and the shape that the trace says.
+    def _held(self, node: torch.fx.Node, result: Any, value: Any) -> Any:
+        """The result, each part of it, if it has the dtype and the shape that the trace says.
 
         Where the two shapes cannot be compared, a check at run time is emitted.
         """
+        if isinstance(result, Complex):
+            promised = part_of(value)
+            return Complex(*(self._held(node, part, promised) for part in (result.re, result.im)))
         shape, dtype = as_shape(value.shape), DTYPES.get(value.dtype)
         if result.dtype != dtype or len(shape) != result.rank:
             raise ExportError(_disagreement(node, result, value))
@@ -455,8 +516,11 @@ class _Importer:
     def _stand_in(self, node: torch.fx.Node) -> Any:
         """Something in the place of an unsupported op's result, so that the rest is looked at, too."""
 
-        def tensor(value: Any) -> Tensor | None:
-            if not isinstance(value, torch.Tensor):
+        def tensor(value: Any) -> Tensor | Complex | None:
+            if isinstance(value, torch.Tensor) and value.dtype in PARTS:
+                value = part_of(value)
+                return Complex(*(tensor(value) for _ in range(2)))  # type: ignore[arg-type]
+            if not isinstance(value, (torch.Tensor, Part)):
                 return None
             shape, dtype = as_shape(value.shape), DTYPES.get(value.dtype, "float32")
             ty = relax.TensorType(self.ctx.symbols.shape(shape), dtype)
@@ -466,7 +530,52 @@ class _Importer:
         return [tensor(v) for v in value] if isinstance(value, (list, tuple)) else tensor(value)
 
 
-def _disagreement(node: torch.fx.Node, result: Tensor, value: torch.Tensor) -> Diagnostic:
+class _Body(_Importer):
+    """The importer of a graph within the graph: the body of a loop."""
+
+    def __init__(self, outer: _Importer, ctx: Context, module: torch.fx.GraphModule) -> None:
+        self.graph = module.graph
+        self.graph_module = module
+        self.constants = {}
+        self.ctx = ctx
+        self.loops = outer.loops
+        self.values = {}
+        self.unsupported = []
+        self.fast, self.folded = set(), set()
+        self.epilogues, self.absorbed, self.regions = {}, set(), {}
+
+    def lowered(self, operands: Sequence[Any]) -> list[Tensor]:
+        """The results for some operands.
+
+        Raises:
+            Unsupported: an op within that is not supported.
+        """
+        placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        self.values.update(zip(placeholders, operands, strict=True))
+        for node in self.graph.nodes:
+            if node.op == "call_function":
+                if str(node.target) in CHECKS and "metadata" not in str(node.target):
+                    raise Unsupported("whose body asserts something of its data")
+                self._call(node)
+        for node, error in self.unsupported:
+            what = f"{node.target} {error.reason}".strip()
+            raise Unsupported(f"whose body has {what}", error.tries)
+        output = next(node for node in self.graph.nodes if node.op == "output")
+        results = output.args[0]
+        values = [
+            self._read(each)
+            for each in (results if isinstance(results, (list, tuple)) else [results])
+        ]
+        if not all(isinstance(value, Tensor) for value in values):
+            raise Unsupported("whose body gives something else than real tensors")
+        return values
+
+
+def _is_graph(argument: Any) -> bool:
+    return isinstance(argument, torch.fx.Node) and argument.op == "get_attr"
+
+
+def _disagreement(node: torch.fx.Node, result: Tensor, value: Any) -> Diagnostic:
     sizes = ", ".join(str(size) for size in result.shape)
     wanted = ", ".join(str(size) for size in value.shape)
     return Diagnostic(

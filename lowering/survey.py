@@ -118,7 +118,10 @@ def refusals(rows: Iterable[OpUse]) -> tuple[Diagnostic, ...]:
 _UNROLLED: tuple[str, ...] = (
     "a fixed number of steps, each with x = torch.where(goes_on, step(x), x)",
 )
-_INSTEAD = dict.fromkeys(("while_loop", "scan", "associative_scan", "map_impl"), _UNROLLED)
+_INSTEAD = {
+    **dict.fromkeys(("while_loop", "scan", "map_impl"), _UNROLLED),
+    "associative_scan": ("scan(step, first, xs), which is kept as a loop",),
+}
 
 
 def _op(node: torch.fx.Node) -> str:

@@ -25,6 +25,12 @@ DTYPES: dict[torch.dtype, str] = {
 }
 TORCH_DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in DTYPES.items()}
 
+# Complex numbers go through the graph as two tensors, of these dtypes.
+PARTS: dict[torch.dtype, torch.dtype] = {
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+}
+
 # As in eager mode, an op on these computes in float32 and rounds its result.
 HALVES = frozenset({"float16", "bfloat16"})
 
@@ -72,3 +78,36 @@ class Tensor:
     @property
     def rank(self) -> int:
         return len(self.shape)
+
+
+@dataclass(frozen=True)
+class Complex:
+    """A complex value of the graph: its real and its imaginary part, of one shape."""
+
+    re: Tensor
+    im: Tensor
+
+    @property
+    def shape(self) -> Shape:
+        return self.re.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> str:
+        return {"float32": "complex64", "float64": "complex128"}[self.re.dtype]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Shape and dtype of one part of a complex result, where a tensor of the trace is expected."""
+
+    shape: Any
+    dtype: torch.dtype
+
+
+def part_of(value: torch.Tensor) -> torch.Tensor | Part:
+    """What the trace promises of a result, or of each part of a complex one."""
+    return Part(value.shape, PARTS[value.dtype]) if value.dtype in PARTS else value

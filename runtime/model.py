@@ -41,6 +41,7 @@ from .session import Session, initial_states, without_session
 from .structure import bind, builder, is_plain
 from .tensors import (
     ALIGNMENT,
+    COMPLEX,
     Exporter,
     Seen,
     Slot,
@@ -49,6 +50,7 @@ from .tensors import (
     exporter_of,
     from_bits,
     from_numpy,
+    in_parts,
     to_numpy,
 )
 from .threads import COUNTING, POOLS, thread_count
@@ -318,13 +320,16 @@ class Model:
             leaf = leaves[index]
             seen = type(leaf) is Seen
             tensor = leaf.tensor if seen else from_numpy(leaf)
-            if may_be_empty and not tensor.numel():
+            if may_be_empty and not tensor.numel() and dtype not in COMPLEX:
                 tensor = empty_tensor(leaf.shape, dtype)
             place = tensor.data_ptr()
             if place % ALIGNMENT or not tensor.is_contiguous():
                 slot = worker.staging.copy(leaf.array() if seen else leaf, dtype)
                 slots.append(slot)
                 tensor, place = slot.tensor, slot.tensor.data_ptr()
+                leaf, seen = slot.memory, False
+            if dtype in COMPLEX:
+                tensor = in_parts(leaf.array() if seen else leaf, dtype)
             arguments.append(tensor)
             places.append(place)
         if self._sizes:

@@ -33,6 +33,10 @@ _BITS: dict[str, tuple[str, int, int]] = {
 }
 WITHOUT_NUMPY = frozenset(_BITS)
 
+# Compiled code has no complex dtypes: it takes and gives such a tensor in these real ones, with a
+# last axis of two, as it lies in memory.
+COMPLEX = {"complex64": "float32", "complex128": "float64"}
+
 Exporter = Callable[[Any, str], Any]
 
 
@@ -154,6 +158,8 @@ def see(value: Any) -> Seen:
         dtype = str(tensor.dtype)
     except ValueError:  # one that TVM has no name for: complex numbers, among others
         name = str(getattr(value, "dtype", "unknown")).removeprefix("torch.")
+        if name in COMPLEX:
+            return Seen(tensor, name, tensor.shape, tensor.__dlpack_device__())
         return Seen(None, f"{name} (not a dtype of bundles)", tensor.shape, CPU)
     return Seen(tensor, dtype, tensor.shape, tensor.__dlpack_device__())
 
@@ -203,6 +209,14 @@ def empty_tensor(shape: tuple[int, ...], dtype: str) -> Any:
         strides.insert(0, strides[0] * size)
     memory = aligned_empty((ALIGNMENT,), bits)
     return from_bits(np.lib.stride_tricks.as_strided(memory, shape, strides), dtype)
+
+
+def in_parts(array: np.ndarray, dtype: str) -> Any:
+    """What compiled code takes for a complex array, which lies contiguous: a TVM tensor on it."""
+    shape = (*array.shape, 2)
+    if not array.size:
+        return empty_tensor(shape, COMPLEX[dtype])
+    return from_numpy(np.ascontiguousarray(array).view(COMPLEX[dtype]).reshape(shape))
 
 
 class Slot(NamedTuple):
@@ -295,6 +309,8 @@ def to_numpy(tensor: Any, dtype: str) -> np.ndarray:
 
         return as_numpy_bits(tensor, dtype).view(getattr(ml_dtypes, dtype))
     array = np.from_dlpack(tensor)
+    if dtype in COMPLEX:
+        array = array.view(dtype).reshape(array.shape[:-1])
     return array if array.flags.writeable else array.copy()
 
 
@@ -310,5 +326,7 @@ def exporter_of(value: Any) -> Exporter:
     for home in homes:
         found = getattr(home, "from_dlpack", None)
         if found is not None:
-            return lambda tensor, dtype: found(tensor)
-    return lambda tensor, dtype: tensor
+            return lambda tensor, dtype: found(
+                to_numpy(tensor, dtype) if dtype in COMPLEX else tensor
+            )
+    return lambda tensor, dtype: to_numpy(tensor, dtype) if dtype in COMPLEX else tensor

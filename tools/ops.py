@@ -13,7 +13,7 @@ from typing import TypedDict
 import torch
 
 from ..lowering import converters  # noqa: F401  (registers them)
-from ..lowering.converters.registry import CONVERTERS
+from ..lowering.converters.registry import COMPLEX, CONVERTERS
 from ..lowering.ops import CHECKS, KEPT
 
 RECORD = Path("tests/lowering/ops.json")
@@ -30,6 +30,8 @@ _SHORT = {
     "int64": "i64",
     "uint8": "u8",
     "bool": "bool",
+    "complex64": "c64",
+    "complex128": "c128",
 }
 
 # Of core ATen, what a program for inference does not contain.
@@ -61,9 +63,9 @@ def core_ops() -> list[str]:
 def page(tested: dict[str, Tested]) -> str:
     """docs/ops.md as Markdown."""
     decomposed = {str(op) for op in torch.export.default_decompositions()} - KEPT
-    ours = sorted(name for name in CONVERTERS if name.startswith(("aten.", "prims.")))
+    ours = sorted(name for name in COMPLEX | CONVERTERS if name.startswith(("aten.", "prims.")))
     core = core_ops()
-    missing = [name for name in core if name not in CONVERTERS and name not in decomposed]
+    missing = [name for name in core if name not in COMPLEX | CONVERTERS and name not in decomposed]
     missing = [name for name in missing if name not in CHECKS]
     compared = [name for name in ours if name in tested]
     lines = [

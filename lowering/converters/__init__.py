@@ -3,9 +3,11 @@
 from . import (  # noqa: F401
     attention,
     check,
+    complex,
     convolution,
     creation,
     elementwise,
+    fft,
     index,
     linear,
     nonzero,

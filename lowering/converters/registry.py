@@ -13,17 +13,18 @@ that it ``takes_halves``: because it moves elements and does not compute, or rou
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..context import Context, Unsupported
-from ..tensor import DTYPES, HALVES, Tensor
+from ..tensor import DTYPES, HALVES, Complex, Tensor
 
 Converter = Callable[..., Any]
 
 CONVERTERS: dict[str, Converter] = {}
+COMPLEX: dict[str, Converter] = {}  # those that are used where an operand or a result is complex
 _PARAMETERS: dict[Converter, frozenset[str]] = {}
 _TAKES_HALVES: set[Converter] = set()
 
@@ -45,9 +46,6 @@ _NEAREST = {
     "aten.nanmedian.default": "torch.median of what is no NaN",
     "aten._upsample_bilinear2d_aa.default": "antialias=False",
     "aten._upsample_bicubic2d_aa.default": "antialias=False",
-    "aten._fft_r2c.default": "a product with the matrix of the transform",
-    "aten._fft_c2c.default": "a product with the matrix of the transform, in real numbers",
-    "aten._fft_c2r.default": "a product with the matrix of the transform, in real numbers",
     "aten._trilinear.default": "torch.einsum",
     "aten._pdist_forward.default": "torch.cdist",
     "aten.put.default": "x.flatten().index_put((index,), source)",
@@ -60,16 +58,57 @@ def converter(*names: str, takes_halves: bool = False) -> Callable[[Converter], 
     """Register a converter for ops by name, such as ``aten.linear.default``."""
 
     def register(function: Converter) -> Converter:
-        _PARAMETERS[function] = frozenset(list(inspect.signature(function).parameters)[1:])
         if takes_halves:
             _TAKES_HALVES.add(function)
-        for name in names:
-            if name in CONVERTERS:
-                raise ValueError(f"{name} has two converters")
-            CONVERTERS[name] = function
-        return function
+        return _entered(CONVERTERS, names, function)
 
     return register
+
+
+def complex_converter(*names: str) -> Callable[[Converter], Converter]:
+    """The same for complex numbers: operands and results may be `Complex`."""
+    return lambda function: _entered(COMPLEX, names, function)
+
+
+def _entered(table: dict[str, Converter], names: Sequence[str], function: Converter) -> Converter:
+    _PARAMETERS[function] = frozenset(list(inspect.signature(function).parameters)[1:])
+    for name in names:
+        if name in table:
+            raise ValueError(f"{name} has two converters")
+        table[name] = function
+    return function
+
+
+def on_parts(*names: str) -> None:
+    """Let ops that treat both parts of a complex operand alike be lowered as twice the real op."""
+    for name in names:
+        real = CONVERTERS[name]
+
+        def convert(ctx: Context, /, *, real: Converter = real, **operands: Any) -> Any:
+            re, im = (real(ctx, **_part(operands, which)) for which in ("re", "im"))
+            if isinstance(re, list):
+                return [Complex(a, b) for a, b in zip(re, im, strict=True)]
+            return Complex(re, im)
+
+        _entered(COMPLEX, [name], convert)
+        _PARAMETERS[convert] = _PARAMETERS[real]
+
+
+def _part(value: Any, which: str) -> Any:
+    if isinstance(value, Complex):
+        return getattr(value, which)
+    if isinstance(value, dict):
+        return {name: _part(each, which) for name, each in value.items()}
+    return tuple(_part(each, which) for each in value) if isinstance(value, tuple) else value
+
+
+def is_complex(node: torch.fx.Node) -> bool:
+    """Whether an operand or a result of a node is of complex numbers."""
+    values = [each.meta.get("val") for each in (*node.all_input_nodes, node)]
+    tensors = [
+        value for each in values for value in (each if isinstance(each, list | tuple) else [each])
+    ]
+    return any(isinstance(value, torch.Tensor) and value.dtype.is_complex for value in tensors)
 
 
 def bind(node: torch.fx.Node) -> dict[str, Any]:
@@ -93,9 +132,11 @@ def convert_node(ctx: Context, node: torch.fx.Node, read: Callable[[Any], Any]) 
     Raises:
         Unsupported: no converter, or not for these arguments.
     """
-    function = CONVERTERS.get(str(node.target))
+    of_complex = is_complex(node)
+    function = (COMPLEX if of_complex else CONVERTERS).get(str(node.target))
     if function is None:
-        raise Unsupported(tries=_NEAREST.get(str(node.target), ""))
+        reason = "of complex numbers" if of_complex else ""
+        raise Unsupported(reason, _NEAREST.get(str(node.target), ""))
     arguments = bind(node)
     defaults = {
         "x" if argument.name == "self" else argument.name: argument.default_value
@@ -107,7 +148,7 @@ def convert_node(ctx: Context, node: torch.fx.Node, read: Callable[[Any], Any]) 
             raise Unsupported(f"with {name}={value}")
     ctx.node = node
     operands = {name: read(value) for name, value in arguments.items() if name in taken}
-    if function in _TAKES_HALVES:
+    if of_complex or function in _TAKES_HALVES:
         return function(ctx, **operands)
     return in_float32(ctx, node, lambda: function(ctx, **_widened(ctx, operands)))
 

@@ -23,7 +23,7 @@ from tcexport.lowering import (
     converters,  # noqa: F401  (registers them)
     worker,
 )
-from tcexport.lowering.converters.registry import CONVERTERS
+from tcexport.lowering.converters.registry import COMPLEX, CONVERTERS, is_complex
 from tcexport.lowering.decompose import decompose
 from tcexport.lowering.recurrent import recurrent_whole
 
@@ -84,12 +84,17 @@ class Compiled:
 
     def __call__(self, args: Call, sizes: Sequence[int] = ()) -> list[torch.Tensor]:
         flat = tree_leaves(args, is_leaf=lambda leaf: leaf is None)
-        inputs = [aligned(flat[index]) for index in self.answer.inputs]
+        inputs = [aligned(in_parts(flat[index])) for index in self.answer.inputs]
         tensors = [tvm_ffi.from_dlpack(each) for each in inputs]
         assert len(sizes) == len(self.answer.sizes)
         extra = [tvm_ffi.Shape(sizes)] if self.answer.sizes else []
         results = self.vm["main"](*tensors, *extra, *self.weights)
         return [torch.from_dlpack(result) for result in results]
+
+
+def in_parts(tensor: torch.Tensor) -> torch.Tensor:
+    """A complex tensor as compiled code takes it."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,6 +113,8 @@ def assert_equal(expected: torch.Tensor, got: torch.Tensor, what: str, tolerance
     assert got.dtype == expected.dtype, f"{what}: {got.dtype}, not {expected.dtype}"
     assert got.shape == expected.shape, what
     tolerance = max(tolerance, _TOLERANCES.get(expected.dtype, 0))
+    if expected.is_complex():
+        expected, got = (torch.view_as_real(t.resolve_conj()) for t in (expected, got))
     wide = (lambda t: t.double().numpy()) if expected.is_floating_point() else torch.Tensor.numpy
     np.testing.assert_allclose(
         wide(got), wide(expected.detach()), rtol=tolerance, atol=tolerance, err_msg=what
@@ -129,7 +136,7 @@ class Record:
         for node in program.graph.nodes:
             if not isinstance(node.target, torch._ops.OpOverload):
                 continue
-            if str(node.target) not in CONVERTERS:
+            if str(node.target) not in (COMPLEX if is_complex(node) else CONVERTERS):
                 continue
             values = [each.meta.get("val") for each in (*node.all_input_nodes, node)]
             tensors = [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
@@ -184,6 +191,7 @@ def agree(compile_program: Callable[..., Compiled], record: Record) -> Callable[
             assert len(results) == len(expected)
             shapes = [tuple(t.shape) for t in tree_leaves(call) if isinstance(t, torch.Tensor)]
             for number, (want, got) in enumerate(zip(expected, results, strict=True)):
+                got = torch.view_as_complex(got) if want.is_complex() else got
                 try:
                     assert_equal(want, got, f"result {number} for inputs {shapes}", tolerance)
                 except AssertionError as error:
