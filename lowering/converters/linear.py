@@ -228,3 +228,50 @@ def _sum_with(ctx: Context, x: Tensor, result: Tensor, beta: Scalar, alpha: Scal
         return elementwise.constant(beta, a) * a + elementwise.constant(alpha, b) * b
 
     return pointwise(ctx, "add", element, x, result, dtype=dtype)
+
+
+_EXACT_STEPS = 1 << 10  # products of two int8 whose sum float32 holds exactly: 2**24 / 2**14
+
+
+@converter("aten._int_mm.default")
+def convert_int_mm(ctx: Context, x: Tensor, mat2: Tensor) -> Tensor:
+    """int8 by int8 to int32, exact: in floats, of so many products that none is rounded."""
+    if mat2.constant is None or mat2.dtype != "int8" or x.dtype != "int8":
+        return matrix_product(ctx, ctx.cast(x, "int32"), ctx.cast(mat2, "int32"))
+    k, n = mat2.constant.value.shape
+    total: Tensor | None = None
+    for first in range(0, k, _EXACT_STEPS):
+        steps = min(_EXACT_STEPS, k - first)
+        rows = mat2.constant.value[first : first + steps].t()
+        name = f"{mat2.constant.name}:t{first}"
+        packed = ctx.derived(Constant(name, rows), f"packed{gemm.PANEL}", gemm.pack)
+        left = _columns(ctx, x, first, steps)
+        function = gemm.gemm(
+            n,
+            steps,
+            bias=False,
+            activation=None,
+            residual=False,
+            target=ctx.target,
+            weight_dtype="int8",
+        )
+        shape = (x.shape[0], n)
+        part = ctx.cast(ctx.call(f"int_mm_{n}x{steps}", function, [left, packed], shape), "int32")
+        if total is None:
+            total = part
+        else:
+            total = pointwise(ctx, "add", lambda a, b: a + b, total, part, dtype="int32")
+    if total is None:
+        return matrix_product(ctx, ctx.cast(x, "int32"), ctx.cast(mat2, "int32"))
+    return total
+
+
+def _columns(ctx: Context, x: Tensor, first: int, count: int) -> Tensor:
+    """Some columns of a matrix, as float32."""
+    return ctx.compute(
+        "columns",
+        [x],
+        (x.shape[0], count),
+        "float32",
+        lambda _, t, p: t[0](p[0], p[1] + tirx.IntImm("int64", first)).astype("float32"),
+    )

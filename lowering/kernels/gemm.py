@@ -85,9 +85,10 @@ def gemm(
     residual: bool,
     target: CpuTarget,
     dtype: str = FLOAT,
+    weight_dtype: str | None = None,
 ) -> tirx.PrimFunc:
     """C = act(A Wᵀ + bias) + residual, for any number of rows, in float32; all but A are stored as
-    ``dtype``.
+    ``dtype``, the weight as ``weight_dtype`` where that is another.
 
     Parameters of the PrimFunc, in this order: A ``[m, k]``, the packed weight, bias ``[n]`` and
     residual ``[m, n]`` where asked for, C ``[m, n]``. ``activation`` is a name in
@@ -100,7 +101,7 @@ def gemm(
             n=n,
             k=k,
             a=param("A", (m, k)),
-            b=param("B", packed_shape(n, k), dtype),
+            b=param("B", packed_shape(n, k), weight_dtype or dtype),
             bias=param("bias", (n,), dtype) if bias else None,
             residual=param("residual", (m, n), dtype) if residual else None,
             c=param("C", (m, n), dtype),
@@ -183,7 +184,7 @@ def _tile(gemm: _Gemm, rows: int, vectors: int, row: Expr, column: Expr) -> None
         store(gemm.c, value, row + i, column + j, lanes=lanes)
 
     def steps(step: Callable[[Expr], None]) -> None:
-        per_line = _LINE_BYTES // DataType(gemm.dtype).itemsize
+        per_line = _LINE_BYTES // DataType(gemm.b.dtype).itemsize
         with serial(gemm.k) as k:
             for first in range(0, vectors * lanes, per_line):
                 at = column + index(first)

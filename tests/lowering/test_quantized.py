@@ -1,0 +1,90 @@
+"""Models that were quantized through torch.export: the same numbers, the same roundings."""
+
+from typing import Any
+
+import torch
+import torch.ao.quantization.fx._decomposed
+from torch import nn
+from torch.nn import functional as F
+
+ops = torch.ops.quantized_decomposed
+AUTO = torch.export.Dim.AUTO
+
+
+class Quantized(nn.Module):
+    """What convert_pt2e makes of two layers: int8 weights, one static activation, one dynamic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.randn(16, 12)
+        scales = weight.abs().amax(1) / 127
+        zeros = torch.zeros(16, dtype=torch.int64)
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", zeros)
+        self.register_buffer(
+            "weight", ops.quantize_per_channel(weight, scales, zeros, 0, -127, 127, torch.int8)
+        )
+        self.register_buffer("filter", torch.randint(-128, 128, (4, 3, 3, 3), dtype=torch.int8))
+        self.bias = nn.Parameter(torch.randn(16))
+
+    def forward(self, x: torch.Tensor, image: torch.Tensor) -> Any:
+        weight = ops.dequantize_per_channel(
+            self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8
+        )
+        static = ops.quantize_per_tensor(x, 0.043, -3, -128, 127, torch.int8)
+        back = ops.dequantize_per_tensor(static, 0.043, -3, -128, 127, torch.int8)
+        scale, zero = ops.choose_qparams.tensor(x, -128, 127, 1e-6, torch.int8)
+        dynamic = ops.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+        wide = ops.dequantize_per_tensor.tensor(dynamic, scale, zero, -128, 127, torch.int8)
+        kernel = ops.dequantize_per_tensor(self.filter, 0.01, 2, -128, 127, torch.int8)
+        return (
+            F.linear(back, weight, self.bias).relu(),
+            F.linear(wide, weight),
+            F.conv2d(image, kernel, padding=1),
+            static,
+            scale,
+            zero,
+        )
+
+
+def test_layers_of_int8(agree) -> None:
+    auto = torch.export.Dim.AUTO
+    calls = [
+        (3 * torch.randn(b, s, 12), torch.randn(b, 3, n, n))
+        for b, s, n in ((2, 5, 6), (1, 1, 4), (3, 9, 11))
+    ]
+    dynamic = ({0: auto, 1: auto}, {0: auto, 2: auto, 3: auto})
+    agree(Quantized(), *calls, dynamic=dynamic)
+
+
+def test_scales_of_each_token_and_symmetric_ones(agree) -> None:
+    def tokens(x: torch.Tensor) -> Any:
+        scales, zeros = ops._choose_qparams_per_token_asymmetric_impl(x, torch.int8)
+        small = ops.quantize_per_token(x, scales, zeros, -128, 127, torch.int8)
+        return small, ops.dequantize_per_token(
+            small, scales, zeros, -128, 127, torch.int8, torch.float32
+        )
+
+    def symmetric(x: torch.Tensor) -> Any:
+        scale, zero = ops.choose_qparams_symmetric.tensor(x, -128, 127, 1e-6, torch.int8)
+        return ops.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8), scale, zero
+
+    agree([tokens, symmetric], (torch.randn(2, 5, 8),), (torch.randn(1, 1, 8),))
+
+
+def test_products_of_int8_are_exact(agree) -> None:
+    """Also of so many that float32 alone would round the sum."""
+
+    class Products(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("short", torch.full((33, 1024), 127, dtype=torch.int8))
+            self.register_buffer("long", torch.randint(-128, 128, (40, 2600), dtype=torch.int8))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            first = torch._int_mm(x[:, :1024], self.short.t())
+            return first, torch._int_mm(x, self.long.t()), torch._int_mm(x, x.t())
+
+    calls = [(torch.randint(-128, 128, (n, 2600), dtype=torch.int8),) for n in (24, 17, 100)]
+    calls.append((torch.full((20, 2600), -128, dtype=torch.int8),))
+    agree(Products(), *calls, dynamic=({0: AUTO},))
