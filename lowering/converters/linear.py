@@ -242,9 +242,10 @@ def convert_int_mm(ctx: Context, x: Tensor, mat2: Tensor) -> Tensor:
     total: Tensor | None = None
     for first in range(0, k, _EXACT_STEPS):
         steps = min(_EXACT_STEPS, k - first)
-        rows = mat2.constant.value[first : first + steps].t()
-        name = f"{mat2.constant.name}:t{first}"
-        packed = ctx.derived(Constant(name, rows), f"packed{gemm.PANEL}", gemm.pack)
+        name = f"{mat2.constant.name}:rows{first}"
+        value = mat2.constant.value[first : first + steps]
+        rows = mat2.constant.stepped(name, value, "rows", first, steps)
+        packed = ctx.derived(_turned(rows), f"packed{gemm.PANEL}", gemm.PACKING)
         left = _columns(ctx, x, first, steps)
         function = gemm.gemm(
             n,
