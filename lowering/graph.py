@@ -143,7 +143,11 @@ class _Importer:
                 if self.unsupported:
                     raise ExportError(refusals(table(self._uses())))
                 results = self._results()
-                output = builder.emit_output(relax.Tuple([*results, *self._new_states()]))
+                states = [*self._new_states()]
+                alone = len(results) == 1 and not states
+                output = builder.emit_output(
+                    results[0] if alone else relax.Tuple([*results, *states])
+                )
             known = self.bound | self.ctx.computed
             sizes = tuple(sorted(set(self.ctx.symbols.variables) - known))
             parameters = list(self.inputs.values())

@@ -7,6 +7,7 @@ of a file is ever in it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,15 @@ def compile_checks(contract: Contract, sizes: Sequence[Expr]) -> Checks:
     return Checks(_compile(contract, sizes, for_numpy=True), _compile(contract, sizes, False))
 
 
+def compile_torch_check(contract: Contract, sizes: Sequence[Expr], tensor: type) -> Check:
+    """The check of leaves whose tensors are plain torch tensors, as `compile_checks` makes it.
+
+    Args:
+        tensor: the class torch.Tensor, which is not imported here.
+    """
+    return _compile(contract, sizes, False, tensor)
+
+
 def _expressions(contract: Contract) -> list[Expr]:
     found: list[Expr] = [guard.expr for guard in contract.guards]
     for guard in contract.index_guards:
@@ -72,7 +82,9 @@ def axis_is_read(dim: Dim, index: int, axis: int, size: Expr) -> bool:
     return size == dim.name and dim.source == AxisSource(index, axis)
 
 
-def _compile(contract: Contract, sizes: Sequence[Expr], for_numpy: bool) -> Check:
+def _compile(
+    contract: Contract, sizes: Sequence[Expr], for_numpy: bool, torch_tensor: type | None = None
+) -> Check:
     scope: dict[str, Any] = {
         "__builtins__": {},
         "type": type,
@@ -81,7 +93,7 @@ def _compile(contract: Contract, sizes: Sequence[Expr], for_numpy: bool) -> Chec
         "floordiv": floordiv,
         "mod": mod,
         "within": _numpy_within,
-        "Tensor": np.ndarray if for_numpy else Seen,
+        "Tensor": torch_tensor or (np.ndarray if for_numpy else Seen),
         "int": int,
         "str": str,
     }
@@ -90,12 +102,12 @@ def _compile(contract: Contract, sizes: Sequence[Expr], for_numpy: bool) -> Chec
         if isinstance(item, Fixed):
             lines.append(_fixed_line(index, item, scope))
             continue
-        lines.append(
-            f"if type(a{index}) is not Tensor or ({_dtype(index, item, for_numpy, scope)}):"
-        )
+        another = _dtype(index, item, for_numpy, scope, torch_tensor)
+        lines.append(f"if type(a{index}) is not Tensor or ({another}):")
         lines.append("    return None")
         if item.layout == "contiguous":
             asked = "flags.c_contiguous" if for_numpy else "tensor.is_contiguous()"
+            asked = asked if torch_tensor is None else "is_contiguous()"
             lines.append(f"if not a{index}.{asked}: return None")
         rank = len(item.shape)
         axes = "".join(f"d{index}_{axis}, " for axis in range(rank)) or "()"
@@ -103,12 +115,13 @@ def _compile(contract: Contract, sizes: Sequence[Expr], for_numpy: bool) -> Chec
     names = {dim.name: f"n{number}" for number, dim in enumerate(contract.dims)}
     for dim in contract.dims:
         lines.append(f"{names[dim.name]} = {_read(dim)}")
+    array = ".numpy()" if torch_tensor is not None else "" if for_numpy else ".array()"
     conditions = [
         *_ranges(contract, names),
         *_axes(contract, names),
         *(to_python(guard.expr, names) for guard in contract.guards),
         *(
-            f"within({_part(guard, contract, names, for_numpy)}, "
+            f"within({_part(guard, contract, names, array)}, "
             f"{to_python(guard.lo, names)}, {to_python(guard.hi, names)})"
             for guard in contract.index_guards
         ),
@@ -123,11 +136,16 @@ def _compile(contract: Contract, sizes: Sequence[Expr], for_numpy: bool) -> Chec
     return check
 
 
-def _dtype(index: int, item: TensorInput, for_numpy: bool, scope: dict[str, Any]) -> str:
+def _dtype(
+    index: int, item: TensorInput, for_numpy: bool, scope: dict[str, Any], torch_tensor: type | None
+) -> str:
     """The test that a dtype is another one. A dtype that numpy does not have always goes the way
     of `tensors.see`, which takes it by its bits."""
     if for_numpy and item.dtype in WITHOUT_NUMPY:
         return "True"
+    if torch_tensor is not None:
+        scope[f"t{index}"] = getattr(sys.modules[torch_tensor.__module__], item.dtype)
+        return f"a{index}.dtype is not t{index}"
     try:
         scope[f"t{index}"] = np.dtype(item.dtype) if for_numpy else item.dtype
     except TypeError:
@@ -180,9 +198,9 @@ def _axes(contract: Contract, names: dict[str, str]) -> list[str]:
     return conditions
 
 
-def _part(guard: IndexGuard, contract: Contract, names: dict[str, str], for_numpy: bool) -> str:
+def _part(guard: IndexGuard, contract: Contract, names: dict[str, str], to_array: str) -> str:
     """The values that an index guard is about: an input, or a part of it along some axes."""
-    array = f"a{guard.input}" if for_numpy else f"a{guard.input}.array()"
+    array = f"a{guard.input}{to_array}"
     if not guard.parts:
         return array
     along = {

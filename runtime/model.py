@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import sys
 import threading
 import time
 import weakref
@@ -33,11 +34,12 @@ from ..artifacts.weights import WeightsError, read_weights
 from .asynchronous import AsyncCalls
 from .coverage import Serves, check_serves
 from .explain import computed_violation, conditions, explain, look
-from .guards import Sizes, compile_checks
+from .guards import Sizes, compile_checks, compile_torch_check
 from .library import load_ffi, load_library, load_runtime
 from .machine import choose_target, this_machine
 from .results import given_results
 from .session import Session, initial_states, without_session
+from .short import MISS, Short, Way, for_numpy, for_torch
 from .structure import bind, builder, is_plain
 from .tensors import (
     ALIGNMENT,
@@ -188,6 +190,8 @@ class Model:
         self._returned = _returned(self.contract, self._sizes)
         self._exporters: dict[type, Exporter] = {}
         self._local = threading.local()
+        self._shorts: dict[type, Short] = {}
+        self._learn(np.ndarray)
         self._local.worker = self._new_worker()  # what the library lacks fails here, not in a call
         listener = log("runtime")
         if listener is not None:
@@ -215,6 +219,12 @@ class Model:
         try:
             if self._plain and not kwargs and len(args) == self._arity:
                 flat: Sequence[Any] = args
+                if self._shorts:
+                    short = self._shorts.get(type(args[self._first]))
+                    if short is not None:
+                        answer = short(args)
+                        if answer is not MISS:
+                            return answer
             else:
                 flat = bind(self.contract, args, kwargs)
             leaves = flat
@@ -338,12 +348,12 @@ class Model:
         if session is not None:
             arguments += session.tensors
             session.broken = True  # until the code has run to its end
+        began = time.perf_counter_ns()
         try:
             tensors = worker.run_into(*arguments, *given) if given else worker.run(*arguments)
         except Exception as error:  # tvm_ffi raises what its C++ side names
-            del self._local.worker  # its VM stopped in the middle
-            violation = computed_violation(self.contract, str(error))
-            raise violation or self._failed(error) from None
+            raise self._stopped(error) from None
+        took = time.perf_counter_ns() - began
         if session is not None:
             session.broken = False
         low, high = self._weights_span
@@ -355,6 +365,7 @@ class Model:
                 tensors[number] = copy_of(tensor)
         counts = worker.counts
         counts.calls += 1
+        counts.nanoseconds += took
         for slot in slots:
             counts.copies += 1
             counts.copied_bytes += slot.memory.nbytes
@@ -368,7 +379,44 @@ class Model:
         kind = type(flat[self._first])
         if kind not in self._exporters:
             self._exporters[kind] = exporter_of(flat[self._first])
+            self._learn(kind)
         return self._exporters[kind]
+
+    def _learn(self, kind: type) -> None:
+        """The short way for calls with tensors of this class, where there is one."""
+        if not self._plain or self._first is None or self._given or self.states:
+            return
+        model = weakref.ref(self)  # not a circle: what nobody uses is unloaded at once
+
+        def stopped(error: BaseException) -> BaseException:
+            alive = model()
+            return error if alive is None else alive._stopped(error)
+
+        way = Way(
+            self.contract,
+            self._taken,
+            self._sizes,
+            self.manifest.entry.results,
+            self._weights_span,
+            self._local,
+            _HERE,
+            self.num_threads,
+            self._build,
+            stopped,
+        )
+        if kind is np.ndarray:
+            short = for_numpy(way, self._checks.numpy)
+        elif kind is getattr(sys.modules.get("torch"), "Tensor", None):
+            short = for_torch(way, compile_torch_check(self.contract, self._needed, kind), kind)
+        else:
+            return
+        if short is not None:
+            self._shorts[kind] = short
+
+    def _stopped(self, error: BaseException) -> BaseException:
+        """What to raise for what the compiled code raised."""
+        del self._local.worker  # its VM stopped in the middle
+        return computed_violation(self.contract, str(error)) or self._failed(error)
 
     def _new_worker(self) -> Worker:
         counts = Counts()
@@ -402,6 +450,7 @@ class Model:
                 total.copied_bytes,
                 dict(self._violations),
                 dict(self._violated),
+                1e-9 * total.nanoseconds,
             )
 
     def _failed(self, error: BaseException) -> InternalError:

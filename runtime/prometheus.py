@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Name of the counter, what it counts, its second label; read from the field of the same purpose.
 _TOTALS = (
     ("calls", "Calls that were answered by the compiled code."),
+    ("seconds", "Seconds that calls spent in the compiled code, all threads together."),
     ("copies", "Inputs that had to be copied, being strided or not on a 64-byte boundary."),
     ("copied_bytes", "Bytes of these inputs."),
 )

@@ -22,8 +22,8 @@ CPU = (1, 0)  # DLPack's (device type, device id)
 
 _DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 8: "metal", 10: "rocm", 13: "cuda_managed"}
 # Numpy learned to export read-only arrays, with the versioned protocol, in 2.1.
-_VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
-_VERSION = (1, 0)
+VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+DLPACK_VERSION = (1, 0)
 
 # dtypes without a numpy type: the unsigned integer that holds the bits, and DLPack's (code, bits).
 _BITS: dict[str, tuple[str, int, int]] = {
@@ -84,8 +84,8 @@ def device_name(device: tuple[int, int]) -> str:
 
 def from_numpy(array: np.ndarray) -> Any:
     """A TVM tensor on the memory of a numpy array, read-only or not, strided or not."""
-    if _VERSIONED:
-        return _ffi.from_dlpack(array.__dlpack__(max_version=_VERSION))
+    if VERSIONED:
+        return _ffi.from_dlpack(array.__dlpack__(max_version=DLPACK_VERSION))
     return _ffi.from_dlpack(array if array.flags.writeable else _alias(array))
 
 
@@ -105,9 +105,9 @@ def from_bits(bits: np.ndarray, dtype: str) -> Any:
     if dtype not in _BITS:
         return from_numpy(bits)
     _, code, width = _BITS[dtype]
-    if not _VERSIONED and not bits.flags.writeable:
+    if not VERSIONED and not bits.flags.writeable:
         bits = _alias(bits)
-    capsule = bits.__dlpack__(max_version=_VERSION) if _VERSIONED else bits.__dlpack__()
+    capsule = bits.__dlpack__(max_version=DLPACK_VERSION) if VERSIONED else bits.__dlpack__()
     _set_dtype(capsule, code, width)
     return _ffi.from_dlpack(capsule)
 

@@ -23,7 +23,8 @@ class Metrics:
     """Counts since a model was loaded, at one moment; all threads together.
 
     ``copies`` are inputs that had to be copied (strided or unaligned), ``copied_bytes`` their
-    size; ``violations`` counts refused calls by code, and ``guards`` by the guard that refused.
+    size; ``violations`` counts refused calls by code, and ``guards`` by the guard that refused;
+    ``seconds`` were spent in compiled code.
     """
 
     calls: int = 0
@@ -31,6 +32,7 @@ class Metrics:
     copied_bytes: int = 0
     violations: Mapping[str, int] = field(default_factory=dict)
     guards: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,16 @@ class Code:
 class Counts:
     """What one thread has counted: nobody else writes to it, so that it needs no lock."""
 
-    __slots__ = ("calls", "copied_bytes", "copies")
+    __slots__ = ("calls", "copied_bytes", "copies", "nanoseconds")
 
     def __init__(self) -> None:
-        self.calls = self.copies = self.copied_bytes = 0
+        self.calls = self.copies = self.copied_bytes = self.nanoseconds = 0
 
     def add(self, other: Counts) -> None:
         self.calls += other.calls
         self.copies += other.copies
         self.copied_bytes += other.copied_bytes
+        self.nanoseconds += other.nanoseconds
 
 
 class Worker:
@@ -65,7 +68,7 @@ class Worker:
         ffi = load_ffi()
         vm = code.library["vm_load_executable"]()
         vm["vm_initialization"](_CPU, 0, _NAIVE_ALLOCATOR)
-        self._function = _bound(vm, code.entry.function, code.weights)
+        self.function = _bound(vm, code.entry.function, code.weights)
         if given:
             self._into = _bound(vm, code.entry.into, code.weights)
             self.spare = Spare(given)
@@ -78,7 +81,7 @@ class Worker:
 
     def run(self, *arguments: Any) -> list[Any]:
         """Call the compiled function; the tensors that it returns."""
-        return self._tensors(self._function(*arguments))
+        return self._tensors(self.function(*arguments))
 
     def run_into(self, *arguments: Any) -> list[Any]:
         """The same with memory for results, from `spare`, behind the other arguments."""

@@ -1,0 +1,187 @@
+"""The short way of a call: one function, generated for a model, for what calls nearly always are.
+
+Plain positional arguments, all of them numpy arrays or all of them torch tensors on the CPU, that meet
+the contract. Whatever else a call is, it gets `MISS`, and goes the long way (`Model.__call__`), which
+does the same to any tensor and says what is wrong. As in `guards`, the source that is generated holds
+names made here and numbers: no text of a file is ever in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..artifacts.contract import Contract, TensorOutput
+from .guards import Check
+from .library import load_ffi
+from .tensors import ALIGNMENT, DLPACK_VERSION, VERSIONED, WITHOUT_NUMPY, copy_of, to_numpy
+
+MISS = object()
+
+Short = Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a short way needs to know of its model.
+
+    Attributes:
+        taken: the inputs of the compiled function: index, dtype, and whether it may be empty.
+        sized: how many of the sizes that the check answers the function takes.
+        results: how many tensors it returns.
+        weights: where the weights lie, from and to: what lies there is not given away.
+        local: has the calling thread's ``worker``, once it has called the model.
+        here: the calling thread's pool, which must be set to ``threads``.
+        build: puts the flat results into their structure.
+        stopped: makes an exception of the compiled code the error to raise.
+    """
+
+    contract: Contract
+    taken: Sequence[tuple[int, str, bool]]
+    sized: int
+    results: int
+    weights: tuple[int, int]
+    local: Any
+    here: Any
+    threads: int
+    build: Callable[[Sequence[Any]], Any]
+    stopped: Callable[[BaseException], BaseException]
+
+
+def for_numpy(way: Way, check: Check) -> Short | None:
+    """The short way of numpy arrays; None where there is none for this model."""
+    outputs = way.contract.outputs
+    dtypes = [dtype for _, dtype, _ in way.taken]
+    dtypes += [each.dtype for each in outputs if isinstance(each, TensorOutput)]
+    if not VERSIONED or WITHOUT_NUMPY.intersection(dtypes):
+        return None
+    return _compile(way, check, _Numpy())
+
+
+def for_torch(way: Way, check: Check, tensor: type) -> Short | None:
+    """The short way of torch tensors: TVM's binding takes them, and answers in them."""
+    if not hasattr(tensor, "__dlpack_c_exchange_api__"):
+        return None
+    return _compile(way, check, _Torch())
+
+
+class _Numpy:
+    scope: dict[str, Any]
+
+    def __init__(self) -> None:
+        self.scope = {
+            "from_dlpack": load_ffi().from_dlpack, "V": DLPACK_VERSION, "to_numpy": to_numpy,
+        }  # fmt: skip
+
+    def take(self, at: int, index: int, empty: bool) -> list[str]:
+        """The TVM tensor x, its address p, and the slot s of a copy if there had to be one."""
+        return [
+            *([f"if not a{index}.size: return MISS"] if empty else []),
+            f"x{at} = from_dlpack(a{index}.__dlpack__(max_version=V))",
+            f"p{at} = x{at}.data_ptr()",
+            f"if p{at} % {ALIGNMENT} or not x{at}.is_contiguous():",
+            f"    s{at} = worker.staging.copy(a{index}, t{at})",
+            f"    x{at} = s{at}.tensor",
+            f"    p{at} = x{at}.data_ptr()",
+            "else:",
+            f"    s{at} = None",
+        ]
+
+    def ended(self, at: int) -> list[str]:
+        return [
+            f"if s{at} is not None:",
+            "    counts.copies += 1",
+            f"    counts.copied_bytes += s{at}.memory.nbytes",
+            f"    worker.staging.give_back(s{at})",
+        ]
+
+    def item(self, number: int) -> str:
+        return f"item(answer, {number})"
+
+    def give(self, number: int) -> str:
+        return f"to_numpy(r{number}, o{number})"
+
+
+class _Torch:
+    def __init__(self) -> None:
+        self.scope: dict[str, Any] = {}
+
+    def take(self, at: int, index: int, empty: bool) -> list[str]:
+        return [
+            f"x{at} = a{index}",
+            # Such a tensor's memory does not hold its numbers, or not all that autograd is told.
+            f"if x{at}.requires_grad or not x{at}.is_cpu or x{at}.is_neg() or x{at}.is_conj():",
+            "    return MISS",
+            f"p{at} = x{at}.data_ptr()",
+            f"if not p{at} or p{at} % {ALIGNMENT} or not x{at}.is_contiguous(): return MISS",
+        ]
+
+    def ended(self, at: int) -> list[str]:
+        return []
+
+    def item(self, number: int) -> str:
+        return f"answer[{number}]"
+
+    def give(self, number: int) -> str:
+        return f"r{number}"
+
+
+def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
+    outputs = way.contract.outputs
+    if not way.taken or not all(isinstance(each, TensorOutput) for each in outputs):
+        return None
+    numbers = [each.result for each in outputs if isinstance(each, TensorOutput)]
+    count = len(way.taken)
+    lines = ["try:", "    sizes = check(args)", "    worker = local.worker"]
+    inner = [
+        "if sizes is None or here.count != threads: return MISS",
+        "".join(f"a{index}, " for index in range(len(way.contract.inputs))) + "= args",
+    ]
+    for at, (index, _, empty) in enumerate(way.taken):
+        inner += library.take(at, index, empty)
+    if way.sized:
+        inner.append(f"shape = worker.shape(sizes[:{way.sized}])")
+    lines += [f"    {line}" for line in inner]
+    lines += ["except Exception:", "    return MISS"]  # the long way finds out what it was
+    arguments = [*(f"x{at}" for at in range(count)), *(["shape"] if way.sized else [])]
+    lines += [
+        "began = clock()",
+        "try:",
+        f"    answer = worker.function({', '.join(arguments)})",
+        "except Exception as error:",
+        "    raise stopped(error) from None",
+        "counts = worker.counts",
+        "counts.nanoseconds += clock() - began",
+        "counts.calls += 1",
+    ]
+    for at in range(count):
+        lines += library.ended(at)
+    places = ", ".join(f"p{at}" for at in range(count))
+    alone = way.results == 1
+    for number in dict.fromkeys(numbers):
+        item = library.item(number)
+        lines += [
+            f"r{number} = {item} if type(answer) is Array else answer" if alone else
+            f"r{number} = {item}",
+            f"q = r{number}.data_ptr()",
+            f"if q in ({places},) or {way.weights[0]} <= q < {way.weights[1]}:",
+            f"    r{number} = own(r{number})",
+        ]  # fmt: skip
+    lines.append(f"return build(({''.join(library.give(number) + ', ' for number in numbers)}))")
+    ffi = load_ffi()
+    scope: dict[str, Any] = {
+        "__builtins__": {}, "type": type, "Exception": Exception, "MISS": MISS, "check": check,
+        "local": way.local, "here": way.here, "threads": way.threads, "stopped": way.stopped,
+        "build": way.build, "clock": time.perf_counter_ns, "Array": ffi.Array,
+        "item": ffi.get_global_func("ffi.ArrayGetItem"),
+        "own": copy_of if isinstance(library, _Numpy) else lambda tensor: tensor.clone(),
+        **library.scope,
+        **{f"t{at}": dtype for at, (_, dtype, _) in enumerate(way.taken)},
+        **{f"o{each.result}": each.dtype for each in outputs if isinstance(each, TensorOutput)},
+    }  # fmt: skip
+    source = "def short(args):\n" + "".join(f"    {line}\n" for line in lines)
+    exec(compile(source, "<call>", "exec"), scope)
+    short: Short = scope["short"]
+    return short
