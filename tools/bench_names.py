@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 BUNDLE = "bundle"
+BUNDLE_TORCH = "bundle-torch"  # with torch tensors; `small_calls` alone asks for it
 EAGER = "eager"
 COMPILE = "compile"
 COMPILE_DYNAMIC = "compile-dynamic"
@@ -16,6 +17,7 @@ BUILT = {AOTI: "model.pt2", ONNXRUNTIME: "model.onnx"}
 # Packages, beside those that this one requires.
 NEEDS = {
     BUNDLE: (),
+    BUNDLE_TORCH: ("torch",),
     EAGER: ("torch",),
     COMPILE: ("torch",),
     COMPILE_DYNAMIC: ("torch",),

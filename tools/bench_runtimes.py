@@ -15,7 +15,7 @@ import numpy as np
 from ..artifacts.container import open_bundle
 from ..artifacts.contract import Contract, Fixed, SizeOutput, TensorInput, TensorOutput
 from ..artifacts.weights import Weight, read_weights, write_weights
-from .bench_names import BUNDLE, ONNXRUNTIME
+from .bench_names import BUNDLE, BUNDLE_TORCH, ONNXRUNTIME
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Runtime:
 
 def open_runtime(spec: Spec) -> Runtime:
     """Load the runtime of ``spec`` in this process."""
-    if spec.runtime == BUNDLE:
+    if spec.runtime in (BUNDLE, BUNDLE_TORCH):
         return _bundle(spec)
     if spec.runtime == ONNXRUNTIME:
         return _onnxruntime(spec)
@@ -104,6 +104,10 @@ def _bundle(spec: Spec) -> Runtime:
         return call_of(contract, values)
 
     def from_weight(weight: Weight) -> Any:
+        if spec.runtime == BUNDLE_TORCH:
+            import torch
+
+            return torch.from_dlpack(from_bits(weight.data, weight.dtype)).clone()
         if weight.dtype in WITHOUT_NUMPY:
             return from_bits(weight.data, weight.dtype)
         return weight.data
@@ -120,6 +124,8 @@ def _bundle(spec: Spec) -> Runtime:
                 value = leaves[index]
                 if output.dtype in WITHOUT_NUMPY:
                     value = Weight(as_numpy_bits(value, output.dtype), output.dtype)
+                elif spec.runtime == BUNDLE_TORCH:
+                    value = value.numpy()
                 tensors[f"{index}"] = value
         write_weights(file, tensors)
 
