@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from .contract import Contract, ContractError, TensorInput, TensorOutput, check_name, checked
-from .expr import ExprError, from_data
+from .expr import Expr, ExprError, from_data, is_logic
 from .platforms import capability
 from .recipes import RecipeError, names_of, recipe_from_data
 from .states import StateError, StateTensor, check_states
@@ -20,6 +20,7 @@ from .states import StateError, StateTensor, check_states
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "weights.safetensors"
+MAX_MEMORY_SUMS = 64
 MAX_MANIFEST_BYTES = 64 << 20
 
 
@@ -148,6 +149,9 @@ class Parameters(_Data, frozen=True):
 
 
 class Manifest(_Data, frozen=True, omit_defaults=True):
+    """All of a bundle. ``memory`` are sums of bytes over dims: a call of the compiled function
+    allocates the largest of them at once; None where that is not known."""
+
     format_version: int
     model: str
     contract: Contract
@@ -158,6 +162,7 @@ class Manifest(_Data, frozen=True, omit_defaults=True):
     members: tuple[Member, ...]
     states: tuple[StateTensor, ...] = ()
     parameters: Parameters | None = None
+    memory: tuple[Any, ...] | None = None
 
 
 class _Version(msgspec.Struct):
@@ -205,6 +210,7 @@ def decode(data: bytes) -> Manifest:
             else each
             for each in manifest.targets
         )
+        memory = _read_memory(manifest.memory, dims)
         _check_entries(manifest)
         check_states(manifest.states)
         parameters = _checked_parameters(manifest.parameters)
@@ -213,7 +219,12 @@ def decode(data: bytes) -> Manifest:
     ) as error:  # fmt: skip
         raise ManifestError(str(error)) from None
     return msgspec.structs.replace(
-        manifest, contract=contract, entry=entry, targets=targets, parameters=parameters
+        manifest,
+        contract=contract,
+        entry=entry,
+        targets=targets,
+        parameters=parameters,
+        memory=memory,
     )
 
 
@@ -235,6 +246,17 @@ def _checked_parameters(parameters: Parameters | None) -> Parameters | None:
 def entry_of(manifest: Manifest, target: Target) -> Entry:
     """How a target's binary is called."""
     return manifest.entry if target.entry is None else target.entry
+
+
+def _read_memory(sums: tuple[Any, ...] | None, dims: frozenset[str]) -> tuple[Expr, ...] | None:
+    if sums is None:
+        return None
+    if len(sums) > MAX_MEMORY_SUMS:
+        raise ManifestError("too many sums of memory")
+    found = tuple(from_data(each, dims) for each in sums)
+    if any(is_logic(each) for each in found):
+        raise ManifestError("memory: a condition where a number is needed")
+    return found
 
 
 def _with_sizes(entry: Entry, dims: frozenset[str]) -> Entry:

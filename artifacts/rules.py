@@ -641,6 +641,14 @@ _rule(
     "The result is not there; nothing was returned in its place.",
     "Open an issue with the message.",
 )
+_rule(
+    "TC602",
+    "not enough memory",
+    "The system did not give the memory that a call asked for. The model can be called again.",
+    "The result is not there; nothing was returned in its place.",
+    "Call with smaller sizes, free memory (`model.release_memory()`), or let `load(memory_limit=…)` "
+    "refuse calls that need more than there is; `tcexport inspect` says what they need.",
+)
 
 
 # Codes that are easily taken for one another, or met on the way from one to another.
@@ -677,7 +685,7 @@ _RELATED = (
     ("TC502", "TC503", "TC504", "TC590"),
     ("TC505", "TC011"),
     ("TC012", "TC590"),
-    ("TC601", "TC590"),
+    ("TC601", "TC602", "TC590"),
 )
 
 

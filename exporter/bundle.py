@@ -43,6 +43,7 @@ def assemble(
     contract: Contract,
     lowered: Lowered,
     sizes: tuple[Expr, ...],
+    memory: tuple[Expr, ...] | None,
 ) -> Manifest:
     """Write the bundle to ``path``, whole or not at all; equal arguments give equal bytes.
 
@@ -93,6 +94,7 @@ def assemble(
         members=(),
         states=lowered.states,
         parameters=lowered.parameters,
+        memory=memory,
     )
     write_bundle(path, manifest, members, bill=True)
     return manifest

@@ -41,7 +41,7 @@ from ..artifacts.contract import (
     child_path,
 )
 from ..artifacts.errors import Diagnostic, ExportError, Location
-from ..artifacts.expr import Expr, dims_of, line_of, render
+from ..artifacts.expr import Expr, ExprError, dims_of, from_data, line_of, render
 from ..artifacts.logs import log
 from ..lowering.asserted import Asserted
 from ..lowering.locations import user_location
@@ -51,7 +51,7 @@ from .indices import index_guards
 from .ones import Retrace, admit_small_sizes
 from .ranges import Fit, Limits, Request, fit
 from .trace import Trace, symbol_of
-from .translate import Untranslatable, to_expr
+from .translate import Untranslatable, fold, to_expr
 from .words import Words
 
 
@@ -505,6 +505,24 @@ def used_symbols(names: tuple[str, ...], derived: Derived) -> tuple[Expr, ...]:
     if missing:
         raise ExportError([_ungiven(name, derived.words) for name in missing])
     return tuple(derived.symbols[name] for name in names)
+
+
+def over_dims(sums: tuple[Any, ...] | None, derived: Derived) -> tuple[Expr, ...] | None:
+    """Sums of sizes over torch's symbols, from the lowering, over the dims; None where one of them is
+    no expression that a bundle can hold."""
+    if sums is None:
+        return None
+
+    def over(size: Any) -> Expr:
+        if isinstance(size, (list, tuple)):
+            return fold(size[0], *[over(operand) for operand in size[1:]])
+        return derived.symbols[size] if isinstance(size, str) else size
+
+    try:
+        names = frozenset(dim.name for dim in derived.contract.dims)
+        return tuple(dict.fromkeys(from_data(over(size), names) for size in sums))
+    except (KeyError, ExprError):  # a symbol that no input gives, or too large
+        return None
 
 
 def _ungiven(name: str, words: Words) -> Diagnostic:

@@ -26,7 +26,15 @@ from ..lowering.survey import OpUse
 from .advice import Advice, advise
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
-from .derive import Derived, contiguous_only, derive, relocated, used_symbols, with_asserted
+from .derive import (
+    Derived,
+    contiguous_only,
+    derive,
+    over_dims,
+    relocated,
+    used_symbols,
+    with_asserted,
+)
 from .examples import AxisExprs, resized
 from .faithful import require_faithful, require_repeatable
 from .indices import require_bounded
@@ -192,6 +200,7 @@ def _export(
                     contract=contract,
                     lowered=lowered,
                     sizes=used_symbols(lowered.sizes, derived),
+                    memory=over_dims(lowered.memory, derived),
                 )
             with stages("verify against eager"):
                 verified = verify(

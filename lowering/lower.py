@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -38,7 +39,8 @@ class Lowered:
     the same, and takes memory for the results numbered ``given`` before the weights. ``indexing``
     names the nodes whose kernels read or write at positions that are data, and ``asserted`` is what
     kernels assert of their data: the contract must hold both. ``parameters`` is how the weights were
-    made of the model's state, where it is known.
+    made of the model's state, where it is known. ``memory`` are sums of bytes over torch's symbols, of
+    which a call allocates the largest at once, or None where that is not known.
     """
 
     inputs: tuple[int, ...]
@@ -53,6 +55,7 @@ class Lowered:
     libc: str
     indexing: tuple[str, ...] = ()
     asserted: tuple[Asserted, ...] = ()
+    memory: tuple[Any, ...] | None = None
     ops: tuple[OpUse, ...] = ()
     states: tuple[StateTensor, ...] = ()
     parameters: Parameters | None = None
@@ -98,6 +101,7 @@ def lower(
         libc=answer.libc,
         indexing=answer.indexing,
         asserted=answer.asserted,
+        memory=answer.memory,
         ops=answer.ops,
         states=answer.states,
         parameters=answer.parameters,

@@ -8,10 +8,12 @@ import tvm
 from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
+from ..artifacts.expr import Expr
 from .in_place import update_in_place
 from .kernels.half import bfloat16_as_bits
 from .kernels.prim_func import PASS_CONFIG
 from .kernels.schedule import mark_noalias, schedule_rest
+from .memory import peaks
 from .outputs import given_results, with_given_results
 from .shape_functions import order_stores
 from .targets import CpuTarget
@@ -20,10 +22,12 @@ from .targets import CpuTarget
 @dataclass(frozen=True)
 class Compiled:
     """The code of a module; ``given`` are the results of ``main`` that `outputs.INTO` takes memory
-    for, by number."""
+    for, by number;
+    ``memory`` is what it allocates at once, as `memory.peaks` says."""
 
     executable: relax.VMExecutable
     given: tuple[int, ...]
+    memory: tuple[Expr, ...] | None
 
 
 def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Compiled:
@@ -51,6 +55,10 @@ def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Com
             passes.StaticPlanBlockMemory(),
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
+        ]
+    )
+    lower = tvm.transform.Sequential(
+        [
             passes.LowerRuntimeBuiltin(),
             passes.ComputePrimValue(),
             passes.VMShapeLower(),
@@ -62,6 +70,8 @@ def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Com
         module = allocate(bfloat16_as_bits(module))
         given = given_results(module)
         module = plan(with_given_results(module, weights))
+        memory = peaks(module["main"])
+        module = lower(module)
         module = mark_noalias(order_stores(module))
         _refuse_foreign_functions(module)
         executable = tvm.compile(
@@ -70,7 +80,7 @@ def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Com
             relax_pipeline=tvm.transform.Sequential([]),
             tir_pipeline="s_tir",
         )
-    return Compiled(executable, given)
+    return Compiled(executable, given, memory)
 
 
 def _refuse_foreign_functions(module: IRModule) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -53,6 +54,7 @@ class Answer(msgspec.Struct, frozen=True):
     ops: tuple[OpUse, ...] = ()
     states: tuple[StateTensor, ...] = ()
     parameters: Parameters | None = None
+    memory: tuple[Any, ...] | None = None
     errors: tuple[Diagnostic, ...] = ()
 
 
@@ -100,6 +102,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         from .elf import oldest_glibc
         from .graph import build
         from .link import find_linker, link
+        from .memory import joined
         from .outputs import INTO
         from .pipeline import compile_module
         from .states import kept, states
@@ -133,12 +136,14 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         parameters = record(program, values, store)
     needs = []
     given = set()
+    memory = []
     for name in targets:
         library = library_path(workdir, name)
         library.parent.mkdir(parents=True, exist_ok=True)
         with stage(f"compile for {name}"):
             compiled = compile_module(graphs[name].module, CPU_TARGETS[name], len(first.weights))
         given.add(compiled.given)
+        memory.append(compiled.memory)
         with stage(f"link for {name}"):
             compiled.executable.export_library(
                 str(library),
@@ -158,6 +163,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         libc=max(needs, key=lambda version: [int(part) for part in version.split(".")]),
         indexing=first.indexing,
         asserted=first.asserted,
+        memory=joined(memory),
         ops=first.ops,
         states=tuple(row for row, _ in held),
         parameters=parameters,

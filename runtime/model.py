@@ -37,9 +37,11 @@ from .explain import computed_violation, conditions, explain, look
 from .guards import Sizes, compile_checks, compile_torch_check
 from .library import load_ffi, load_library, load_runtime
 from .machine import choose_target, this_machine
+from .memory import give_back, limited
 from .results import given_results
 from .session import Session, initial_states, without_session
 from .short import MISS, Short, Way, for_numpy, for_torch
+from .shutdown import is_ending, wait_if_ending, watch
 from .structure import bind, builder, is_plain
 from .tensors import (
     ALIGNMENT,
@@ -72,6 +74,7 @@ def load(
     num_threads: int | None = None,
     on_violation: OnViolation | None = None,
     require_signature: TrustedKeys | None = None,
+    memory_limit: int | None = None,
 ) -> Model:
     """Load a bundle and make it ready to be called.
 
@@ -88,6 +91,10 @@ def load(
             the 32 bytes of a key as bytes, or several of these. The file is read into memory, and
             refused before a byte of it is believed unless one of these keys signed all of it.
 
+        memory_limit: bytes that one call may allocate, beside its arguments and the weights. A call
+            that would need more is refused before it runs, as one outside of the contract is; what
+            ``serves`` names must be possible within the limit.
+
     Raises:
         BundleError: the file is not a sound bundle (TC401 to TC403), is not trusted (TC408,
             TC409), cannot run here (TC404, TC405, TC407) or does not serve what is asked (TC406).
@@ -100,6 +107,7 @@ def load(
         num_threads=num_threads,
         on_violation=on_violation,
         require_signature=require_signature,
+        memory_limit=memory_limit,
     )
 
 
@@ -124,11 +132,13 @@ class Model:
         num_threads: int | None,
         on_violation: OnViolation | None,
         require_signature: TrustedKeys | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         if on_violation is not None and not callable(on_violation):
             raise UsageError(
                 Diagnostic("TC008", f"on_violation={on_violation!r:.80} cannot be called")
             )
+        wait_if_ending()
         begun = time.perf_counter()
         self.num_threads = thread_count(num_threads)
         self._async = AsyncCalls(self.num_threads)
@@ -145,6 +155,8 @@ class Model:
                     tries=("device='auto'",),
                 )
             )
+        if memory_limit is not None:
+            self.contract = limited(self.contract, self.manifest, memory_limit, bundle.path)
         if serves is not None:
             check_serves(self.contract, serves, bundle.path)
         machine = this_machine()
@@ -191,8 +203,10 @@ class Model:
         self._exporters: dict[type, Exporter] = {}
         self._local = threading.local()
         self._shorts: dict[type, Short] = {}
+        self._leading = self._first or 0
         self._learn(np.ndarray)
         self._local.worker = self._new_worker()  # what the library lacks fails here, not in a call
+        watch(self)
         listener = log("runtime")
         if listener is not None:
             taken = f"{1e3 * (time.perf_counter() - begun):.1f} ms"
@@ -220,7 +234,7 @@ class Model:
             if self._plain and not kwargs and len(args) == self._arity:
                 flat: Sequence[Any] = args
                 if self._shorts:
-                    short = self._shorts.get(type(args[self._first]))
+                    short = self._shorts.get(type(args[self._leading]))
                     if short is not None:
                         answer = short(args)
                         if answer is not MISS:
@@ -283,6 +297,18 @@ class Model:
         """A new state, as it was at export, to call the model on: see `Session`."""
         return Session(self, self._initial)
 
+    def release_memory(self) -> int | None:
+        """Give back what is kept for later calls: copies of inputs, memory of large results, and what
+        the C library has not returned to the system yet. Later calls ask for it anew.
+
+        Returns:
+            by how many bytes the process's resident memory became smaller; None where the system
+            does not tell.
+        """
+        with self._lock:
+            workers = [worker for each, _ in self._counts if (worker := each()) is not None]
+        return give_back(workers)
+
     def _count(self, error: GuardError) -> None:
         with self._lock:
             self._violations[error.code] += 1
@@ -317,6 +343,7 @@ class Model:
 
     def _run(self, leaves: Sequence[Any], sizes: Sizes, session: Session | None) -> list[Any]:
         """The results of the compiled function, each in memory of its own."""
+        wait_if_ending()
         if _HERE.count != self.num_threads:
             POOLS.set(self.num_threads, self._configure)
         try:
@@ -384,7 +411,7 @@ class Model:
 
     def _learn(self, kind: type) -> None:
         """The short way for calls with tensors of this class, where there is one."""
-        if not self._plain or self._first is None or self._given or self.states:
+        if not self._plain or self._first is None or self._given or self.states or is_ending():
             return
         model = weakref.ref(self)  # not a circle: what nobody uses is unloaded at once
 
@@ -412,6 +439,10 @@ class Model:
             return
         if short is not None:
             self._shorts[kind] = short
+
+    def close_short_ways(self) -> None:
+        """Let every call go the long way, where it can be held up. (`shutdown` calls this.)"""
+        self._shorts = {}
 
     def _stopped(self, error: BaseException) -> BaseException:
         """What to raise for what the compiled code raised."""
@@ -455,6 +486,14 @@ class Model:
 
     def _failed(self, error: BaseException) -> InternalError:
         text = str(error).strip() or type(error).__name__
+        if text == "std::bad_alloc":
+            return InternalError(
+                Diagnostic(
+                    "TC602",
+                    f"{self.path}: the system has not enough memory for this call",
+                    tries=("model.release_memory()", "load(memory_limit=…), to refuse such calls"),
+                )
+            )
         return InternalError(Diagnostic("TC601", f"{self.path}: {text}"))
 
 

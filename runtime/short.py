@@ -16,6 +16,7 @@ from typing import Any
 from ..artifacts.contract import Contract, TensorOutput
 from .guards import Check
 from .library import load_ffi
+from .shutdown import GENERATED
 from .tensors import ALIGNMENT, DLPACK_VERSION, VERSIONED, WITHOUT_NUMPY, copy_of, to_numpy
 
 MISS = object()
@@ -182,6 +183,6 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
         **{f"o{each.result}": each.dtype for each in outputs if isinstance(each, TensorOutput)},
     }  # fmt: skip
     source = "def short(args):\n" + "".join(f"    {line}\n" for line in lines)
-    exec(compile(source, "<call>", "exec"), scope)
+    exec(compile(source, GENERATED, "exec"), scope)
     short: Short = scope["short"]
     return short

@@ -69,6 +69,7 @@ class Worker:
         vm = code.library["vm_load_executable"]()
         vm["vm_initialization"](_CPU, 0, _NAIVE_ALLOCATOR)
         self.function = _bound(vm, code.entry.function, code.weights)
+        self.given = given
         if given:
             self._into = _bound(vm, code.entry.into, code.weights)
             self.spare = Spare(given)
@@ -78,6 +79,12 @@ class Worker:
         self._shapes: dict[Sizes, Any] = {}
         self.staging = Staging()
         self.counts = counts
+
+    def let_go(self) -> None:
+        """Keep no memory for the next call. One that runs keeps what it has until it ends."""
+        self.staging = Staging()
+        if self.given:
+            self.spare = Spare(self.given)
 
     def run(self, *arguments: Any) -> list[Any]:
         """Call the compiled function; the tensors that it returns."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..artifacts.container import open_bundle
+from ..artifacts.expr import render
 from ..artifacts.manifest import Manifest
 from ..artifacts.names import printable
+from ..artifacts.prove import Span, bounds
 from .failures import in_colour
 from .tables import guard_rows, input_rows, limits, output_rows, size_text
 
@@ -66,6 +69,7 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
         ),
         ("guards", ("guard", "from"), guard_rows(contract)),
         ("outputs", ("path", "dtype", "shape"), output_rows(contract)),
+        ("memory of a call", ("bytes at once", "within the ranges"), _memory_rows(manifest)),
         (
             "targets",
             ("name", "machine", "level", "glibc", "library"),
@@ -81,6 +85,18 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
         ),
         ("provenance", ("what", "value"), made),
     ]
+
+
+def _memory_rows(manifest: Manifest) -> list[tuple[str, str]]:
+    """What the compiled function allocates, beside arguments and weights; the largest sum counts."""
+    if manifest.memory is None:
+        return [("not known", "sizes within the model depend on data")]
+    rows = []
+    box = {dim.name: Span(dim.lo, dim.hi, dim.step) for dim in manifest.contract.dims}
+    for each in manifest.memory:
+        most = bounds(each, box)[1]
+        rows.append((render(each), "without end" if most == inf else f"<= {size_text(int(most))}"))
+    return rows
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

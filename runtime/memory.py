@@ -1,0 +1,93 @@
+"""Memory of calls: a limit that is held before they run, and giving back what is kept between them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from ..artifacts.contract import Contract, Guard, Origin
+from ..artifacts.errors import BundleError, Diagnostic, UsageError
+from ..artifacts.expr import Expr
+from ..artifacts.manifest import Manifest
+from ..artifacts.prove import Span, bounds
+from .worker import Worker
+
+
+def limited(contract: Contract, manifest: Manifest, limit: int, path: Path) -> Contract:
+    """The contract with what keeps a call within ``limit`` bytes, as guards like the others.
+
+    Raises:
+        UsageError: TC008, the limit is no positive number, or the bundle does not say what it needs.
+        BundleError: TC406, no call at all is within the limit.
+    """
+    if type(limit) is not int or limit < 1:
+        raise UsageError(
+            Diagnostic("TC008", f"memory_limit={limit!r:.40}: needs a number of bytes from 1")
+        )
+    if manifest.memory is None:
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                f"memory_limit={limit}: {path} does not say what a call needs",
+                notes=("sizes within the model depend on data, or an older tcexport made it",),
+                tries=("export it again", "a limit of the process: ulimit -v, MemoryMax="),
+            )
+        )
+    least = max((least_bytes(contract, each) for each in manifest.memory), default=0)
+    if least > limit:
+        raise BundleError(
+            Diagnostic(
+                "TC406",
+                f"{path}: a call needs {least:.0f} bytes at the least, memory_limit={limit}",
+                tries=(f"memory_limit={least:.0f}",),
+            )
+        )
+    origin = Origin(f"load(memory_limit={limit})")
+    guards = [Guard(("<=", each, limit), origin) for each in manifest.memory]
+    return msgspec.structs.replace(contract, guards=(*contract.guards, *guards))
+
+
+def least_bytes(contract: Contract, size: Expr) -> float:
+    """A sum of bytes where all dims are smallest, or less."""
+    return bounds(size, _box(contract))[0]
+
+
+def most_bytes(contract: Contract, manifest: Manifest) -> float | None:
+    """What a call may need within the ranges, or more; inf where a range has no end that counts, and
+    None where the bundle does not say."""
+    if manifest.memory is None:
+        return None
+    return max((bounds(each, _box(contract))[1] for each in manifest.memory), default=0)
+
+
+def _box(contract: Contract) -> dict[str, Span]:
+    return {dim.name: Span(dim.lo, dim.hi, dim.step) for dim in contract.dims}
+
+
+def give_back(workers: Iterable[Worker]) -> int | None:
+    """Drop what workers keep for their next calls, and let the C library give free memory back.
+
+    Returns:
+        by how many bytes the process's resident memory became smaller; None where the system does
+        not tell.
+    """
+    before = _resident()
+    for worker in workers:
+        worker.let_go()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others do it by themselves
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+    after = _resident()
+    return None if before is None or after is None else max(0, before - after)
+
+
+def _resident() -> int | None:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
