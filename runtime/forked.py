@@ -20,7 +20,6 @@ import ctypes
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 _RESET = "_ZN3tvm7runtime9threading15ResetThreadPoolEv"
 _FIELDS = struct.Struct("<ii?7x4Q")
@@ -42,27 +41,26 @@ class Pool:
         there.raw = _FIELDS.pack(workers, 1, flag, 0, 0, 0, 0)
 
 
-def find_pool() -> Pool | None:
+def find_pool(runtime: ctypes.CDLL | None) -> Pool | None:
     """The calling thread's pool; None where there is none with workers, or it cannot be told for
-    certain."""
-    try:
-        storage = _storage()
-    except (OSError, AttributeError):  # another C library
+    certain.
+
+    Args:
+        runtime: libtvm_runtime, as it was loaded.
+    """
+    if runtime is None:
         return None
-    found: list[Pool] = []
-    for name, address, size in storage:
-        try:
-            library = ctypes.CDLL(name, mode=_NOLOAD)
-            reset = getattr(library, _RESET)
-        except (OSError, AttributeError):
-            continue  # not TVM's runtime
-        reset.argtypes, reset.restype = (), None
-        data = ctypes.string_at(address, size)
-        found += [
-            Pool(address + at, reset)
-            for at in range(0, size - _FIELDS.size + 1, 8)
-            if _is_pool(data, at)
-        ]
+    try:
+        address, size = _storage(runtime)
+        reset = getattr(runtime, _RESET)
+    except (OSError, AttributeError):  # another C library, another TVM
+        return None
+    if not address:
+        return None
+    reset.argtypes, reset.restype = (), None
+    data = ctypes.string_at(address, size)
+    last = size - _FIELDS.size
+    found = [Pool(address + at, reset) for at in range(0, last + 1, 8) if _is_pool(data, at)]
     return found[0] if len(found) == 1 else None
 
 
@@ -79,48 +77,39 @@ def _is_pool(data: bytes, at: int) -> bool:
     )
 
 
-# --- the storage of a thread, by dl_iterate_phdr(3) -----------------------------------------------
+# --- the storage of a thread, by dlinfo(3) ----------------------------------------------------------
+# Not by dl_iterate_phdr(3): it would call back into Python, and wait for the interpreter with the lock
+# that a dlopen in another thread may be waiting for with the interpreter in its hands.
 
-_NOLOAD = 0x00002 | 0x00004  # RTLD_NOW | RTLD_NOLOAD
-
-
-class _Header(ctypes.Structure):
-    """Elf64_Phdr."""
-
-    _fields_ = (
-        ("type", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("offset", ctypes.c_uint64),
-        ("vaddr", ctypes.c_uint64), ("paddr", ctypes.c_uint64), ("filesz", ctypes.c_uint64),
-        ("memsz", ctypes.c_uint64), ("align", ctypes.c_uint64),
-    )  # fmt: skip
+_LINK_MAP, _TLS_DATA = 2, 10  # RTLD_DI_LINKMAP, RTLD_DI_TLS_DATA
+_HEADER = struct.Struct("<32xQ14xHH")  # of Elf64_Ehdr: e_phoff, e_phentsize, e_phnum
+_PROGRAM = struct.Struct("<I36xQ")  # of Elf64_Phdr: p_type, p_memsz
 
 
-class _Object(ctypes.Structure):
-    """dl_phdr_info; ``storage`` is where the calling thread has the object's variables."""
+def _storage(library: ctypes.CDLL) -> tuple[int, int]:
+    """Where the calling thread has a library's variables (0: it has used none), and their size.
 
-    _fields_ = (
-        ("addr", ctypes.c_uint64), ("name", ctypes.c_char_p), ("headers", ctypes.POINTER(_Header)),
-        ("count", ctypes.c_uint16), ("adds", ctypes.c_ulonglong), ("subs", ctypes.c_ulonglong),
-        ("module", ctypes.c_size_t), ("storage", ctypes.c_void_p),
-    )  # fmt: skip
+    Raises:
+        OSError: the C library does not tell.
+        AttributeError: it has no dlinfo.
+    """
+    address = _asked(library, _TLS_DATA) or 0
+    link_map = _asked(library, _LINK_MAP)
+    base = ctypes.c_void_p.from_address(link_map).value if link_map else None
+    if not base or ctypes.string_at(base, 4) != b"\x7fELF":
+        raise OSError("the library's header is not there")
+    start, length, count = _HEADER.unpack(ctypes.string_at(base, _HEADER.size))
+    for number in range(count):
+        entry = ctypes.string_at(base + start + number * length, _PROGRAM.size)
+        kind, size = _PROGRAM.unpack(entry)
+        if kind == _PT_TLS:
+            return address, size
+    raise OSError("the library has no variables of threads")
 
 
-_Callback = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p
-)
-
-
-def _storage() -> list[tuple[str, int, int]]:
-    """Name, address and size of the calling thread's storage of every loaded object."""
-    found: list[tuple[str, int, int]] = []
-
-    def look(info: Any, size: int, _: Any) -> int:
-        each = info.contents
-        if size >= ctypes.sizeof(_Object) and each.storage and each.name:
-            for header in each.headers[: each.count]:
-                if header.type == _PT_TLS:
-                    name = each.name.decode("utf-8", "surrogateescape")
-                    found.append((name, each.storage, header.memsz))
-        return 0
-
-    ctypes.CDLL(None).dl_iterate_phdr(_Callback(look), None)
-    return found
+def _asked(library: ctypes.CDLL, what: int) -> int | None:
+    answer = ctypes.c_void_p()
+    handle = ctypes.c_void_p(library._handle)
+    if ctypes.CDLL(None).dlinfo(handle, what, ctypes.byref(answer)) != 0:
+        raise OSError("dlinfo failed")
+    return answer.value

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +28,7 @@ from ..artifacts.container import Bundle
 from ..artifacts.errors import BundleError, Diagnostic
 from ..artifacts.manifest import RuntimeLibrary
 from .machine import Machine
-from .threads import held_over_forks, set_pool_defaults
+from .threads import POOLS, held_over_forks, set_pool_defaults
 
 _T = TypeVar("_T")
 
@@ -260,10 +260,12 @@ def _load_runtime(bundle: Bundle, wanted: RuntimeLibrary, digest: str) -> str:
     installed = _installed_tvm()
     if installed is not None and _digest_of(installed, size) == digest:
         # The same file, so that an `import tvm` later finds its own library already there.
-        ctypes.CDLL(str(installed), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        POOLS.runtime = ctypes.CDLL(str(installed), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         return str(installed)
     mode = os.RTLD_NOW | os.RTLD_LOCAL
-    _mapped(bundle, wanted.library, _SONAME, lambda path: ctypes.CDLL(path, mode=mode))
+    POOLS.runtime = _mapped(
+        bundle, wanted.library, _SONAME, lambda path: ctypes.CDLL(path, mode=mode)
+    )
     sys.meta_path.insert(0, _NoSecondRuntime(wanted.version))
     return str(bundle.path)
 
@@ -301,6 +303,8 @@ def _foreign() -> _Loaded:
     version = str(getattr(tvm, "__version__", ""))
     for path in _mapped_files():
         if path.name == _SONAME and path.is_file():
+            with suppress(OSError):  # it was replaced: another file than the one that is loaded
+                POOLS.runtime = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
             return _Loaded(version, _digest_of(path, path.stat().st_size), str(path))
     return _Loaded(version, "", "tvm" if tvm is not None else "an unknown place")
 

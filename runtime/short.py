@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..artifacts.contract import Contract, TensorOutput
+import numpy as np
+
+from ..artifacts.contract import Contract, Leaf, TensorOutput
 from .guards import Check
 from .library import load_ffi
 from .shutdown import GENERATED
-from .tensors import ALIGNMENT, DLPACK_VERSION, VERSIONED, WITHOUT_NUMPY, copy_of, to_numpy
+from .tensors import ALIGNMENT, DLPACK_VERSION, VERSIONED, WITHOUT_NUMPY, copy_of
 
 MISS = object()
 
@@ -73,7 +75,7 @@ class _Numpy:
 
     def __init__(self) -> None:
         self.scope = {
-            "from_dlpack": load_ffi().from_dlpack, "V": DLPACK_VERSION, "to_numpy": to_numpy,
+            "from_dlpack": load_ffi().from_dlpack, "V": DLPACK_VERSION, "array_of": np.from_dlpack,
         }  # fmt: skip
 
     def take(self, at: int, index: int, empty: bool) -> list[str]:
@@ -102,7 +104,7 @@ class _Numpy:
         return f"item(answer, {number})"
 
     def give(self, number: int) -> str:
-        return f"to_numpy(r{number}, o{number})"
+        return f"array_of(r{number})"  # as `to_numpy`, in a numpy that leaves it writable
 
 
 class _Torch:
@@ -160,17 +162,19 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
     for at in range(count):
         lines += library.ended(at)
     places = ", ".join(f"p{at}" for at in range(count))
-    alone = way.results == 1
+    single = way.results == 1
     for number in dict.fromkeys(numbers):
         item = library.item(number)
         lines += [
-            f"r{number} = {item} if type(answer) is Array else answer" if alone else
+            f"r{number} = {item} if type(answer) is Array else answer" if single else
             f"r{number} = {item}",
             f"q = r{number}.data_ptr()",
             f"if q in ({places},) or {way.weights[0]} <= q < {way.weights[1]}:",
             f"    r{number} = own(r{number})",
         ]  # fmt: skip
-    lines.append(f"return build(({''.join(library.give(number) + ', ' for number in numbers)}))")
+    given = [library.give(number) for number in numbers]
+    alone = isinstance(way.contract.result, Leaf)
+    lines.append(f"return {given[0]}" if alone else f"return build(({', '.join(given)},))")
     ffi = load_ffi()
     scope: dict[str, Any] = {
         "__builtins__": {}, "type": type, "Exception": Exception, "MISS": MISS, "check": check,
@@ -180,7 +184,6 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
         "own": copy_of if isinstance(library, _Numpy) else lambda tensor: tensor.clone(),
         **library.scope,
         **{f"t{at}": dtype for at, (_, dtype, _) in enumerate(way.taken)},
-        **{f"o{each.result}": each.dtype for each in outputs if isinstance(each, TensorOutput)},
     }  # fmt: skip
     source = "def short(args):\n" + "".join(f"    {line}\n" for line in lines)
     exec(compile(source, GENERATED, "exec"), scope)

@@ -6,6 +6,7 @@ cores, and lets idle workers spin for a tenth of a second, unless the environmen
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import threading
@@ -115,10 +116,12 @@ class ThreadPools:
 
     Attributes:
         here: the calling thread's own state; ``here.count`` is what its pool is set to.
+        runtime: libtvm_runtime, once it is loaded and if it is known.
     """
 
     def __init__(self) -> None:
         self.here = _Here()
+        self.runtime: ctypes.CDLL | None = None
         self._largest = 1
         self._lock = held_over_forks()
         os.register_at_fork(after_in_child=self._forked)
@@ -157,7 +160,7 @@ class ThreadPools:
         if not here.made:
             configure(_BIG, self._largest, _cpus(self._largest))
             here.made = self._largest
-            here.pool = find_pool()
+            here.pool = find_pool(self.runtime)
         configure(_BIG, count, _cpus(count))
         here.count = count
 

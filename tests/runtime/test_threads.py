@@ -210,7 +210,7 @@ def test_without_a_way_to_start_workers_anew_a_fork_is_an_error_not_a_hang(paral
         + """
 from tcexport.artifacts.errors import InternalError
 from tcexport.runtime import threads as pools
-pools.find_pool = lambda: None  # as with a C library that does not tell where the pool lies
+pools.find_pool = lambda runtime: None  # as with a C library that does not tell where the pool lies
 model = load(path, num_threads=2)
 call(model)
 child = os.fork()
