@@ -19,7 +19,7 @@ from ..artifacts.contract import Contract, Leaf, TensorOutput
 from .guards import Check
 from .library import load_ffi
 from .shutdown import GENERATED
-from .tensors import ALIGNMENT, DLPACK_VERSION, VERSIONED, WITHOUT_NUMPY, copy_of
+from .tensors import ALIGNMENT, COMPLEX, DLPACK_VERSION, VERSIONED, WITHOUT_NUMPY, copy_of
 
 MISS = object()
 
@@ -55,10 +55,7 @@ class Way:
 
 def for_numpy(way: Way, check: Check) -> Short | None:
     """The short way of numpy arrays; None where there is none for this model."""
-    outputs = way.contract.outputs
-    dtypes = [dtype for _, dtype, _ in way.taken]
-    dtypes += [each.dtype for each in outputs if isinstance(each, TensorOutput)]
-    if not VERSIONED or WITHOUT_NUMPY.intersection(dtypes):
+    if not VERSIONED or WITHOUT_NUMPY.intersection(_dtypes(way)):
         return None
     return _compile(way, check, _Numpy())
 
@@ -68,6 +65,11 @@ def for_torch(way: Way, check: Check, tensor: type) -> Short | None:
     if not hasattr(tensor, "__dlpack_c_exchange_api__"):
         return None
     return _compile(way, check, _Torch())
+
+
+def _dtypes(way: Way) -> list[str]:
+    given = [each.dtype for each in way.contract.outputs if isinstance(each, TensorOutput)]
+    return [*(dtype for _, dtype, _ in way.taken), *given]
 
 
 class _Numpy:
@@ -134,6 +136,8 @@ class _Torch:
 def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
     outputs = way.contract.outputs
     if not way.taken or not all(isinstance(each, TensorOutput) for each in outputs):
+        return None
+    if not COMPLEX.keys().isdisjoint(_dtypes(way)):
         return None
     numbers = [each.result for each in outputs if isinstance(each, TensorOutput)]
     count = len(way.taken)

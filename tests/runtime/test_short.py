@@ -181,3 +181,29 @@ def test_a_file_has_no_text_in_what_is_compiled(tmp_path: Path) -> None:
     )
     path = pack(tmp_path / "m.tcpkg", contract, {"x86-64-v3": compiled(add_weight)}, {"w": WEIGHT})
     np.testing.assert_array_equal(load(path)(ROWS), ROWS + WEIGHT)
+
+
+def test_complex_results_go_the_long_way(tmp_path: Path) -> None:
+    """Compiled code gives them as pairs of real numbers."""
+
+    def doubled(builder: Any) -> None:
+        from tvm import relax, tirx
+
+        x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 2), "float32"))
+        with builder.function("main", [x]):
+            with builder.dataflow():
+                out = builder.emit_output(relax.op.add(x, x))
+            builder.emit_func_output(out)
+
+    contract = contract_of(
+        {"x": TensorInput("x", "float32", ("n", 2))},
+        [TensorOutput("out", "complex64", ("n",), 0)],
+        [dim("n", 0, 0, 1, 64)],
+    )
+    model = load(pack(tmp_path / "m.tcpkg", contract, {"x86-64-v3": compiled(doubled)}))
+    pairs = np.array([[1, 2], [3, 4]], np.float32)
+    for _ in range(2):
+        for x in (pairs, torch.from_numpy(pairs)):
+            answer = model(x)
+            assert type(answer) is type(x)
+            np.testing.assert_array_equal(np.asarray(answer), np.array([2 + 4j, 6 + 8j]))
