@@ -34,13 +34,13 @@ class Lowered:
 
     Its arguments are: the tensors among the flat user inputs at the indices ``inputs``; then, if
     there are ``sizes``, one shape with the values of these torch symbols; then the ``states``, which
-    it changes; then the tensors ``weights`` of ``weights_file``. It returns an array of ``results``
-    tensors, the tensors among the graph's outputs in their order. The function ``into``, if any, does
-    the same, and takes memory for the results numbered ``given`` before the weights. ``indexing``
-    names the nodes whose kernels read or write at positions that are data, and ``asserted`` is what
-    kernels assert of their data: the contract must hold both. ``parameters`` is how the weights were
-    made of the model's state, where it is known. ``memory`` are sums of bytes over torch's symbols, of
-    which a call allocates the largest at once, or None where that is not known.
+    it changes; then the tensors ``weights`` of ``weights_file``. It returns ``results`` tensors, the
+    tensors among the graph's outputs in their order, in an array, or one by itself. The function
+    ``into``, if any, does the same, and takes memory for the results numbered ``given`` before the
+    weights. ``indexing`` names the nodes whose kernels read or write at positions that are data, and
+    ``asserted`` is what kernels assert of their data: the contract must hold both. ``parameters`` is
+    how the weights were made of the model's state, where it is known. ``memory`` are sums of bytes over
+    torch's symbols, of which a call allocates the largest at once, or None where that is not known.
     """
 
     inputs: tuple[int, ...]
