@@ -71,6 +71,27 @@ def holds(expr: Expr, box: Box, max_points: int = MAX_POINTS) -> Verdict:
     return Verdict("unknown")
 
 
+def failures(expr: Expr, box: Box, most: int) -> list[dict[str, int]]:
+    """The points of a box where an expression fails; none where there are more than ``most``, or the
+    box is without end or too large to look at each."""
+    names = sorted(dims_of(expr))
+    points = math.prod(box[name].count() for name in names)
+    if points > _BLOCK or magnitude(expr, box) >= _INT64:
+        return []
+    lines = [np.arange(box[n].lo, (box[n].hi or 0) + 1, box[n].step, dtype=np.int64) for n in names]
+    grids = np.meshgrid(*lines, indexing="ij", sparse=True)
+    truth = np.broadcast_to(
+        values_on(expr, dict(zip(names, grids, strict=True))), [line.size for line in lines]
+    )
+    places = np.argwhere(~truth)
+    if len(places) > most:
+        return []
+    return [
+        {name: int(line[at]) for name, line, at in zip(names, lines, place, strict=True)}
+        for place in places
+    ]
+
+
 def values_on(expr: Expr, axes: Mapping[str, np.ndarray]) -> np.ndarray:
     """The truth of ``expr`` on broadcastable int64 arrays, False where a divisor is not positive."""
     poisoned: list[np.ndarray] = []

@@ -81,9 +81,11 @@ def derive(
             `tries`: what works is for the caller to try.
     """
     assumptions = extract(traced, requests)
+    admitted = admit_small_sizes(
+        traced, assumptions, requests, retrace
+    )  # before the graph has checks
     size_guards, value_guards, computed_guards = index_guards(traced, assumptions.symbols)
     computed_guards += data_assertions(traced, len(computed_guards))
-    admitted = admit_small_sizes(traced, assumptions, requests, retrace)
     found = (
         *admitted.guards,
         *size_guards,

@@ -1,16 +1,18 @@
-"""Sizes of 0 and 1 that torch excludes although the model does not.
+"""Sizes that a trace excludes although the same graph serves them: 0, 1, and a few others.
 
 Torch decides about memory layouts as it traces, and a decision that hangs on strides leaves a guard
-like ``seq != 1``, though the graph would be the same. That is not taken on trust: the model is traced
-again with the dim fixed at that size, and only where both graphs agree, node by node, the guard is
-dropped. What the second trace itself assumes stays a guard for that size.
+like ``seq != 1``, though the graph would be the same. Models skip there what would change nothing: a
+causal mask for one token, the interpolation of positions to the size that they have. None of it is
+taken on trust: the model is traced again with the dims fixed at that size, and only where both graphs
+agree, node by node or in what they compute from sizes and weights alone, the guard is dropped. What
+the second trace itself assumes stays a guard for that size.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import sympy
@@ -19,10 +21,12 @@ import torch
 from ..artifacts.contract import Guard
 from ..artifacts.errors import ExportError
 from ..artifacts.expr import Expr, ExprError, dims_of, evaluate
+from ..artifacts.prove import failures
 from ..lowering.checks import CHECK_INDEX, REQUIRE
 from .assumptions import Assumptions, extract
 from .prove import Span, holds
 from .ranges import Request
+from .settled import adds_nothing, settled
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, fold, substitute, to_expr
 
@@ -30,6 +34,7 @@ Retrace = Callable[[Mapping[str, int]], Trace]
 Excluded: TypeAlias = "tuple[str, int]"  # a dim and a size of it
 
 _MOST_TRACES = 32
+_MOST_EXCEPTIONS = 8
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,21 @@ def admit_small_sizes(
             admitted.add(candidate)
             found |= new
     waived = {guard for each in admitted for guard in excluded[each]}
-    for guard, corner in _corners(general, requests):
-        guards = found.get(corner) or _guards_at(
-            dict(corner), traced, assumptions, requests, retrace
-        )
-        if guards is not None:
-            found[corner] = guards
+    differing: set[frozenset[Excluded]] = set()
+    tried = {guard for each in excluded.values() for guard in each}
+    for guard, points in _exceptions(general, requests):
+        if guard in tried:
+            continue
+        for point in points:
+            if point not in found and point not in differing:
+                guards = _guards_at(dict(point), traced, assumptions, requests, retrace)
+                if guards is None:
+                    differing.add(point)
+                else:
+                    found[point] = guards
+            if point in differing:
+                break
+        else:
             waived.add(guard)
     kept = []
     for guard in assumptions.guards:
@@ -127,21 +141,25 @@ def _halves(
     return found
 
 
-def _corners(
+def _exceptions(
     guards: Sequence[Guard], requests: Mapping[str, Request]
-) -> Iterator[tuple[Guard, frozenset[Excluded]]]:
-    """Guards over several dims that say no more than that not all of them are 1 at once."""
+) -> Iterator[tuple[Guard, list[frozenset[Excluded]]]]:
+    """Guards that fail at a few points only, with the points: where not all of several dims may be 1
+    at once, or ``height // 8 * (width // 8) != 16`` over ranges that hold three such sizes."""
     for guard in guards:
         names = sorted(dims_of(guard.expr))
-        if len(names) < 2 or not set(names) <= requests.keys():
+        if not names or not set(names) <= requests.keys():
             continue
         box = {name: requests[name].span for name in names}
-        if not all(1 in span for span in box.values()):
-            continue
-        elsewhere = ("or", guard.expr, *(("!=", name, 1) for name in names))
-        at_the_corner = holds(guard.expr, {name: Span(1, 1) for name in names})
-        if at_the_corner.status == "refuted" and holds(elsewhere, box).status == "proved":
-            yield guard, frozenset((name, 1) for name in names)
+        if len(names) > 1 and all(1 in span for span in box.values()):
+            elsewhere = ("or", guard.expr, *(("!=", name, 1) for name in names))
+            at_the_corner = holds(guard.expr, {name: Span(1, 1) for name in names})
+            if at_the_corner.status == "refuted" and holds(elsewhere, box).status == "proved":
+                yield guard, [frozenset((name, 1) for name in names)]
+                continue
+        points = failures(guard.expr, box, _MOST_EXCEPTIONS)
+        if points:
+            yield guard, [frozenset(point.items()) for point in points]
 
 
 def _points(candidate: Excluded, admitted: set[Excluded]) -> Iterator[frozenset[Excluded]]:
@@ -165,7 +183,8 @@ def _guards_at(
     try:
         special = retrace(point)
         found = extract(special, {name: ask for name, ask in requests.items() if name not in point})
-        same = _same_graph(traced, assumptions, special, found, point, requests)
+        sides = (traced, assumptions, special, found)
+        same = any(_same_graph(*sides, point, requests, settle=each) for each in (False, True))
     except (ExportError, ExprError):  # the model does not run there, or a size has no value
         return None
     if not same:
@@ -213,23 +232,22 @@ def _same_graph(
     special_assumptions: Assumptions,
     point: Mapping[str, int],
     requests: Mapping[str, Request],
+    *,
+    settle: bool,
 ) -> bool:
-    """Whether the general graph, at the sizes of ``point``, is the special one, node by node."""
-    left, right = _tensor_nodes(general), _tensor_nodes(special)
-    # The graphs are functional: where a value lies is no part of what it is.
-    same_as_input = {
-        node
-        for side, known in ((left, general_assumptions), (right, special_assumptions))
-        for node in side
-        if _is_identity(node, known.symbols, point)
-    }
-    left, right = [[node for node in side if node not in same_as_input] for side in (left, right)]
+    """Whether the general graph, at the sizes of ``point``, is the special one, node by node.
+
+    Args:
+        settle: compare what hangs on the sizes alone by its values, and not by how it is made.
+    """
+    one = _side(general, general_assumptions, point, settle)
+    two = _side(special, special_assumptions, point, settle)
+    left, right = one.nodes, two.nodes
     if len(left) != len(right):
         return False
     box = {name: request.span for name, request in requests.items()}
     box |= {name: Span(size, size) for name, size in point.items()}
     partner: dict[torch.fx.Node, torch.fx.Node] = {}
-    matched: set[torch.fx.Node] = set()
 
     def number(value: Any, symbols: Mapping[sympy.Symbol, Expr]) -> Expr:
         if isinstance(value, torch.fx.Node):
@@ -238,51 +256,130 @@ def _same_graph(
 
     def equal_numbers(a: Any, b: Any) -> bool:
         try:
-            one = number(a, general_assumptions.symbols)
-            two = number(b, special_assumptions.symbols)
+            mine = number(a, general_assumptions.symbols)
+            other = number(b, special_assumptions.symbols)
         except Untranslatable:
             return False
-        if dims_of(one) <= point.keys() and isinstance(two, int):
-            return evaluate(one, point) == two
-        return one == two or holds(("==", one, two), box).status == "proved"
-
-    def origin(node: torch.fx.Node, known: Any) -> torch.fx.Node:
-        while node not in known and node in same_as_input:
-            node = node.args[0]
-        return node
+        if dims_of(mine) <= point.keys() and isinstance(other, int):
+            return evaluate(mine, point) == other
+        return mine == other or holds(("==", mine, other), box).status == "proved"
 
     def equal(a: Any, b: Any) -> bool:
         if _is_number(a) and _is_number(b):
             return equal_numbers(a, b)
         if isinstance(a, torch.fx.Node) and isinstance(b, torch.fx.Node):
-            return partner.get(origin(a, partner)) is origin(b, matched)
+            a, b = one.origin(a), two.origin(b)
+            if a in partner or not (a in one.known and b in two.known):
+                return partner.get(a) is b
+            values, others = one.known[a], two.known[b]
+            return values.dtype == others.dtype and torch.equal(values, others)
         if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
             return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
         return type(a) is type(b) and a == b
 
-    for one, two in zip(left, right, strict=True):
-        if one.op != two.op or (one.op == "call_function" and _kind(one) != _kind(two)):
+    for mine, other in zip(left, right, strict=True):
+        if mine.op != other.op or (mine.op == "call_function" and _kind(mine) != _kind(other)):
             return False
-        if one.op in ("placeholder", "get_attr") and one.name != two.name:
+        if mine.op in ("placeholder", "get_attr") and mine.name != other.name:
             return False
-        if _kind(one) in _SHAPED:
+        if _kind(mine) in _SHAPED:
             # Said by the shape of the result: an argument may be -1.
             if not (
-                equal(one.args[0], two.args[0])
-                and equal(tuple(one.meta["val"].shape), tuple(two.meta["val"].shape))
+                equal(mine.args[0], other.args[0])
+                and equal(tuple(mine.meta["val"].shape), tuple(other.meta["val"].shape))
             ):
                 return False
-        elif one.op == "call_function" and not (
-            equal(one.args, two.args)
-            and one.kwargs.keys() == two.kwargs.keys()
-            and all(equal(one.kwargs[key], two.kwargs[key]) for key in one.kwargs)
+        elif mine.op == "call_function" and not (
+            equal(one.args.get(mine, mine.args), two.args.get(other, other.args))
+            and mine.kwargs.keys() == other.kwargs.keys()
+            and all(equal(mine.kwargs[key], other.kwargs[key]) for key in mine.kwargs)
         ):
             return False
-        if one.op == "output" and not equal(one.args, two.args):
+        if mine.op == "output" and not equal(mine.args, other.args):
             return False
-        partner[one] = two
-        matched.add(two)
+        partner[mine] = other
     return True
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One graph as it is compared: ``nodes`` without those that are what ``same_as`` says, or
+    ``known``: their values hang on sizes alone, and are there. ``args``: of the attentions that a
+    mask, or its being causal, changes nothing in."""
+
+    nodes: list[torch.fx.Node]
+    same_as: dict[torch.fx.Node, torch.fx.Node]
+    known: dict[torch.fx.Node, torch.Tensor]
+    args: dict[torch.fx.Node, list[Any]]
+
+    def origin(self, node: torch.fx.Node) -> torch.fx.Node:
+        while node in self.same_as:
+            node = self.same_as[node]
+        return node
+
+
+def _side(traced: Trace, assumptions: Assumptions, point: Mapping[str, int], settle: bool) -> _Side:
+    """The graphs are functional: where a value lies is no part of what it is."""
+
+    def shape(node: torch.fx.Node) -> list[Expr]:
+        sizes = node.meta["val"].shape
+        return [substitute(to_expr(symbol_of(s), assumptions.symbols), point) for s in sizes]
+
+    def number(value: Any) -> int | None:
+        value = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
+        if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
+            return None
+        try:
+            expr = to_expr(symbol_of(value), assumptions.symbols)
+        except Untranslatable:
+            return None
+        return evaluate(expr, point) if dims_of(expr) <= point.keys() else None
+
+    known = settled(traced.program, number) if settle else {}
+    nodes = _tensor_nodes(traced)
+    same_as = {}
+    for node in nodes:
+        source = None if node in known else _same_as(node, known, shape)
+        if source is not None:
+            same_as[node] = source
+    computed = known.keys() - set(traced.program.graph.find_nodes(op="placeholder"))
+    nodes = [node for node in nodes if node not in same_as and node not in computed]
+    args = {
+        node: _unmasked(node, known, shape)
+        for node in nodes
+        if settle and node.target is aten.scaled_dot_product_attention.default
+    }
+    side = _Side(nodes, same_as, known, args)
+    return replace(side, nodes=_used(side)) if settle else side
+
+
+def _unmasked(
+    node: torch.fx.Node,
+    known: Mapping[torch.fx.Node, torch.Tensor],
+    shape: Callable[[torch.fx.Node], list[Expr]],
+) -> list[Any]:
+    """The arguments of an attention without a mask of zeros, and not causal for one query and key."""
+    args: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
+    query, key, value, mask, dropout, causal, *rest = args
+    if isinstance(mask, torch.fx.Node) and adds_nothing(mask, known):
+        mask = None
+    causal = causal and not shape(query)[-2] == shape(key)[-2] == 1
+    return [query, key, value, mask, dropout, causal, *rest]
+
+
+_DEFAULTS = (None, None, None, None, 0.0, False)  # scaled_dot_product_attention's
+
+
+def _used(side: _Side) -> list[torch.fx.Node]:
+    """The nodes without those that only fed what is gone. What checks values stays."""
+    used: set[torch.fx.Node] = set()
+    for node in reversed(side.nodes):
+        checks = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten"
+        if node.op != "call_function" or checks or node in used:
+            inputs = [each for each in side.args.get(node, ()) if isinstance(each, torch.fx.Node)]
+            used.update(side.origin(each) for each in inputs or node.all_input_nodes)
+            used.add(node)
+    return [node for node in side.nodes if node in used]
 
 
 def _tensor_nodes(traced: Trace) -> list[torch.fx.Node]:
@@ -307,20 +404,33 @@ _SHAPED = (aten.reshape.default, aten.expand.default)
 _RESHAPING = (*_VIEWS, aten.reshape.default, aten.slice.Tensor, aten.expand.default)
 
 
-def _is_identity(
-    node: torch.fx.Node, symbols: Mapping[sympy.Symbol, Expr], point: Mapping[str, int]
-) -> bool:
-    """Whether a node gives its input as it is: a copy, a check, or a slice, expansion or reshape
-    that, at these sizes, changes nothing."""
-    if node.target in _COPIES:
-        return True
-    if node.target not in _RESHAPING or not isinstance(node.args[0], torch.fx.Node):
-        return False
-    shapes = [
-        [substitute(to_expr(symbol_of(size), symbols), point) for size in each.meta["val"].shape]
-        for each in (node, node.args[0])
-    ]
-    return shapes[0] == shapes[1]
+def _same_as(
+    node: torch.fx.Node,
+    known: Mapping[torch.fx.Node, torch.Tensor],
+    shape: Callable[[torch.fx.Node], list[Expr]],
+) -> torch.fx.Node | None:
+    """The operand that a node gives as it is: of a copy or a check; of a slice, expansion or reshape that, at
+    these sizes, changes nothing; of the sum with zeros; of values written over all that was there."""
+    if node.target in (*_COPIES, *_RESHAPING):
+        operands = node.args[:1]
+    elif node.target is aten.add.Tensor and not node.kwargs:
+        pair = [each for each in node.args[:2] if isinstance(each, torch.fx.Node)]
+        zero = [adds_nothing(each, known) for each in pair]
+        operands = tuple(
+            pair[1 - index] for index, found in enumerate(zero) if found and len(pair) == 2
+        )
+    elif node.target is aten.slice_scatter.default and len(node.args) <= 5:
+        operands = node.args[1:2]
+    else:
+        return None
+    for operand in operands:
+        if not isinstance(operand, torch.fx.Node):
+            continue
+        if node.target in _COPIES or (
+            operand.meta["val"].dtype == node.meta["val"].dtype and shape(operand) == shape(node)
+        ):
+            return operand
+    return None
 
 
 def _kind(node: torch.fx.Node) -> Any:
