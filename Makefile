@@ -18,6 +18,7 @@ $(DEMO): $(VENV)/.installed
 
 test: lint
 	$(VENV)/bin/python -m pytest -m "not zoo" -n 2 --dist loadfile
+	$(VENV)/bin/python -m tcexport.tools.zoo --quarter "$$(git rev-parse HEAD || echo 0)"
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
@@ -27,6 +28,7 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/lint-imports
 
 zoo: $(VENV)/.installed
+	$(VENV)/bin/python -m tcexport.tools.zoo
 	$(VENV)/bin/python -m pytest -m zoo
 
 docs: $(VENV)/.installed
