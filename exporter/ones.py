@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import sympy
@@ -235,19 +235,19 @@ def _same_graph(
     *,
     settle: bool,
 ) -> bool:
-    """Whether the general graph, at the sizes of ``point``, is the special one, node by node.
+    """Whether what the general graph gives, at the sizes of ``point``, is made as the special one
+    makes it: the same ops of the same operands, in whatever order, back to the inputs.
 
     Args:
-        settle: compare what hangs on the sizes alone by its values, and not by how it is made.
+        settle: compare what hangs on the sizes and weights alone by its values.
     """
     one = _side(general, general_assumptions, point, settle)
     two = _side(special, special_assumptions, point, settle)
-    left, right = one.nodes, two.nodes
-    if len(left) != len(right):
-        return False
     box = {name: request.span for name, request in requests.items()}
     box |= {name: Span(size, size) for name, size in point.items()}
-    partner: dict[torch.fx.Node, torch.fx.Node] = {}
+    pending = [(_output(general.program.graph), _output(special.program.graph))]
+    compared = set(pending)
+    drawn: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def number(value: Any, symbols: Mapping[sympy.Symbol, Expr]) -> Expr:
         if isinstance(value, torch.fx.Node):
@@ -265,49 +265,73 @@ def _same_graph(
         return mine == other or holds(("==", mine, other), box).status == "proved"
 
     def equal(a: Any, b: Any) -> bool:
+        """Whether two arguments are; of nodes it is seen later."""
         if _is_number(a) and _is_number(b):
             return equal_numbers(a, b)
         if isinstance(a, torch.fx.Node) and isinstance(b, torch.fx.Node):
             a, b = one.origin(a), two.origin(b)
-            if a in partner or not (a in one.known and b in two.known):
-                return partner.get(a) is b
-            values, others = one.known[a], two.known[b]
-            return values.dtype == others.dtype and torch.equal(values, others)
+            if a in one.known and b in two.known:
+                values, others = one.known[a], two.known[b]
+                return values.dtype == others.dtype and torch.equal(values, others)
+            if (a, b) not in compared:
+                compared.add((a, b))
+                pending.append((a, b))
+            return True
         if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
             return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
         return type(a) is type(b) and a == b
 
-    for mine, other in zip(left, right, strict=True):
-        if mine.op != other.op or (mine.op == "call_function" and _kind(mine) != _kind(other)):
+    def same(mine: torch.fx.Node, other: torch.fx.Node) -> bool:
+        if mine.op != other.op:
             return False
-        if mine.op in ("placeholder", "get_attr") and mine.name != other.name:
+        if mine.op == "placeholder":
+            return mine.name == other.name
+        if mine.op == "output":
+            return equal(mine.args, other.args)
+        if mine.op == "get_attr":
+            values, others = _attribute(mine), _attribute(other)
+            if isinstance(values, torch.fx.GraphModule):
+                return equal(_output(values.graph), _output(others.graph))
+            return isinstance(values, torch.Tensor) and torch.equal(values, others)
+        if _kind(mine) != _kind(other):
+            return False
+        if _is_drawn(mine) and drawn.setdefault(mine, other) is not other:
             return False
         if _kind(mine) in _SHAPED:
             # Said by the shape of the result: an argument may be -1.
-            if not (
-                equal(mine.args[0], other.args[0])
-                and equal(tuple(mine.meta["val"].shape), tuple(other.meta["val"].shape))
-            ):
-                return False
-        elif mine.op == "call_function" and not (
-            equal(one.args.get(mine, mine.args), two.args.get(other, other.args))
-            and mine.kwargs.keys() == other.kwargs.keys()
-            and all(equal(mine.kwargs[key], other.kwargs[key]) for key in mine.kwargs)
-        ):
+            shapes = [tuple(each.meta["val"].shape) for each in (mine, other)]
+            return equal(one.base(mine), two.base(other)) and equal(*shapes)
+        mine_args = one.args.get(mine) or _arguments(mine)
+        return equal(mine_args, two.args.get(other) or _arguments(other))
+
+    while pending:
+        if not same(*pending.pop()):
             return False
-        if mine.op == "output" and not equal(mine.args, other.args):
-            return False
-        partner[mine] = other
-    return True
+    return len(set(drawn.values())) == len(drawn)
+
+
+def _output(graph: torch.fx.Graph) -> torch.fx.Node:
+    return next(node for node in reversed(graph.nodes) if node.op == "output")
+
+
+def _attribute(node: torch.fx.Node) -> Any:
+    value: Any = node.graph.owning_module
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _is_drawn(node: torch.fx.Node) -> bool:
+    op = node.target
+    return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One graph as it is compared: ``nodes`` without those that are what ``same_as`` says, or
-    ``known``: their values hang on sizes alone, and are there. ``args``: of the attentions that a
-    mask, or its being causal, changes nothing in."""
+    """One graph as it is compared: ``same_as`` gives the operand that a node hands on as it is,
+    ``known`` the values that hang on sizes and weights alone, ``args`` those of attentions without a
+    mask, or being causal, that would change nothing."""
 
-    nodes: list[torch.fx.Node]
     same_as: dict[torch.fx.Node, torch.fx.Node]
     known: dict[torch.fx.Node, torch.Tensor]
     args: dict[torch.fx.Node, list[Any]]
@@ -317,13 +341,27 @@ class _Side:
             node = self.same_as[node]
         return node
 
+    def base(self, node: torch.fx.Node) -> Any:
+        """What a reshape or an expansion is taken of; of reshapes of reshapes, the first."""
+        operand = self.origin(node.args[0])
+        if _kind(node) is aten.reshape.default:
+            while _kind(operand) is aten.reshape.default and operand not in self.known:
+                operand = self.origin(operand.args[0])
+        return operand
+
 
 def _side(traced: Trace, assumptions: Assumptions, point: Mapping[str, int], settle: bool) -> _Side:
     """The graphs are functional: where a value lies is no part of what it is."""
 
-    def shape(node: torch.fx.Node) -> list[Expr]:
-        sizes = node.meta["val"].shape
-        return [substitute(to_expr(symbol_of(s), assumptions.symbols), point) for s in sizes]
+    def size(value: Any) -> Any:
+        expression = symbol_of(value)
+        try:
+            return substitute(to_expr(expression, assumptions.symbols), point)
+        except Untranslatable:  # of data: equal to itself
+            return expression
+
+    def shape(node: torch.fx.Node) -> list[Any]:
+        return [size(each) for each in node.meta["val"].shape]
 
     def number(value: Any) -> int | None:
         value = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
@@ -342,44 +380,37 @@ def _side(traced: Trace, assumptions: Assumptions, point: Mapping[str, int], set
         source = None if node in known else _same_as(node, known, shape)
         if source is not None:
             same_as[node] = source
-    computed = known.keys() - set(traced.program.graph.find_nodes(op="placeholder"))
-    nodes = [node for node in nodes if node not in same_as and node not in computed]
     args = {
         node: _unmasked(node, known, shape)
         for node in nodes
         if settle and node.target is aten.scaled_dot_product_attention.default
     }
-    side = _Side(nodes, same_as, known, args)
-    return replace(side, nodes=_used(side)) if settle else side
+    return _Side(same_as, known, args)
 
 
 def _unmasked(
     node: torch.fx.Node,
     known: Mapping[torch.fx.Node, torch.Tensor],
-    shape: Callable[[torch.fx.Node], list[Expr]],
+    shape: Callable[[torch.fx.Node], list[Any]],
 ) -> list[Any]:
     """The arguments of an attention without a mask of zeros, and not causal for one query and key."""
-    args: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
-    query, key, value, mask, dropout, causal, *rest = args
+    query, key, value, mask, dropout, causal, *rest = _arguments(node)
     if isinstance(mask, torch.fx.Node) and adds_nothing(mask, known):
         mask = None
     causal = causal and not shape(query)[-2] == shape(key)[-2] == 1
     return [query, key, value, mask, dropout, causal, *rest]
 
 
-_DEFAULTS = (None, None, None, None, 0.0, False)  # scaled_dot_product_attention's
-
-
-def _used(side: _Side) -> list[torch.fx.Node]:
-    """The nodes without those that only fed what is gone. What checks values stays."""
-    used: set[torch.fx.Node] = set()
-    for node in reversed(side.nodes):
-        checks = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten"
-        if node.op != "call_function" or checks or node in used:
-            inputs = [each for each in side.args.get(node, ()) if isinstance(each, torch.fx.Node)]
-            used.update(side.origin(each) for each in inputs or node.all_input_nodes)
-            used.add(node)
-    return [node for node in side.nodes if node in used]
+def _arguments(node: torch.fx.Node) -> list[Any]:
+    """The arguments of an op, those that were left out too, in the order of its schema."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return [*node.args, *sorted(node.kwargs.items())]
+    given = zip(node.target._schema.arguments, node.args, strict=False)
+    values = {**{each.name: value for each, value in given}, **node.kwargs}
+    return [
+        values.get(each.name, each.default_value if each.has_default_value() else None)
+        for each in node.target._schema.arguments
+    ]
 
 
 def _tensor_nodes(traced: Trace) -> list[torch.fx.Node]:
@@ -407,10 +438,11 @@ _RESHAPING = (*_VIEWS, aten.reshape.default, aten.slice.Tensor, aten.expand.defa
 def _same_as(
     node: torch.fx.Node,
     known: Mapping[torch.fx.Node, torch.Tensor],
-    shape: Callable[[torch.fx.Node], list[Expr]],
+    shape: Callable[[torch.fx.Node], list[Any]],
 ) -> torch.fx.Node | None:
-    """The operand that a node gives as it is: of a copy or a check; of a slice, expansion or reshape that, at
-    these sizes, changes nothing; of the sum with zeros; of values written over all that was there."""
+    """The operand that a node gives as it is: of a copy or a check; of a slice, expansion or reshape
+    that, at these sizes, changes nothing; of the sum with zeros; of values written over all there was.
+    """
     if node.target in (*_COPIES, *_RESHAPING):
         operands = node.args[:1]
     elif node.target is aten.add.Tensor and not node.kwargs:
