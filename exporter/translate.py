@@ -12,9 +12,11 @@ from typing import Any
 
 import sympy
 from torch.utils._sympy.functions import (
+    CeilToInt,
     CleanDiv,
     FloorDiv,
     FloorToInt,
+    IntTrueDiv,
     Max,
     Min,
     Mod,
@@ -94,11 +96,20 @@ def to_expr(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
         if power.is_Integer and 1 <= int(power) <= _MAX_POWER:
             return fold("*", *[to_expr(base, dims)] * int(power))
         raise Untranslatable("{} is not a small power", expression)
+    if isinstance(expression, (CeilToInt, FloorToInt, TruncToInt)) and isinstance(
+        expression.args[0], IntTrueDiv
+    ):
+        # Of sizes, which are below 2**52, where the float is never on another side of an integer.
+        numerator, denominator = (to_expr(argument, dims) for argument in expression.args[0].args)
+        if isinstance(expression, CeilToInt):
+            rest = denominator - 1 if isinstance(denominator, int) else ("-", denominator, 1)
+            numerator = fold("+", numerator, rest)
+        return fold("//", numerator, denominator)
     if isinstance(expression, (FloorToInt, TruncToInt)):
         scaled = _scaled(expression.args[0])
         if scaled is not None:
-            numerator, inner, denominator = scaled
-            return fold("//", fold("*", numerator, to_expr(inner, dims)), denominator)
+            factor, inner, divisor = scaled
+            return fold("//", fold("*", factor, to_expr(inner, dims)), divisor)
     for relation, op in _RELATIONS.items():
         if isinstance(expression, relation):
             return fold(op, *[to_expr(_whole(side), dims) for side in expression.args])

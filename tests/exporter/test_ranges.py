@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -162,3 +163,21 @@ def test_index_guards_that_others_imply_are_dropped_and_no_others(drawn: list[An
             return all(each.lo <= values[each.input] <= each.hi for each in some)
 
         assert hold(kept) == hold(guards)
+
+
+class EvenOnly(nn.Module):
+    """As MobileViT asks whether its patches fit."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if math.ceil(x.shape[0] / 2) * 2 != x.shape[0]:
+            return x * 2
+        return x + 1
+
+
+def test_a_quotient_that_python_rounds_is_checked_as_integers_are() -> None:
+    source = source_in_memory(EvenOnly().eval(), (torch.randn(6),), {}, {"x": ("n",)})
+    report = check(source, dynamic={"n": DimRequest(2, 64, 2)})
+    assert report.dims[0].span() == "2..64:2" and not report.contract.guards
+    with pytest.raises(ExportError) as refusal:
+        check(source, dynamic={"n": DimRequest(2, 64)})
+    assert refusal.value.code == "TC210" and "(tried, works)" in str(refusal.value)

@@ -144,7 +144,7 @@ def yolos() -> Row:
     return hf.YolosForObjectDetection(config), {"pixel_values": floats("batch", 3, 32, 48)}
 
 
-@row(batch=(1, 4), height=(64, 128, 32), width=(64, 128, 32))
+@row(batch=(1, 4), height=(64, 192, 64), width=(64, 192, 64))
 def mobilevit() -> Row:
     config = hf.MobileViTConfig(
         image_size=64,
@@ -161,7 +161,7 @@ def poolformer() -> Row:
     return hf.PoolFormerForImageClassification(config), IMAGE
 
 
-@row(batch=(1, 2), height=(32, 64, 16), width=(32, 64, 16))
+@row(batch=(1, 2))
 def dpt() -> Row:
     config = hf.DPTConfig(
         image_size=32,
