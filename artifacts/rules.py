@@ -326,7 +326,7 @@ _rule(
     "custom op or autograd function",
     "`forward` calls an op of its own, or a torch.autograd.Function, that a trace cannot take.",
     "The graph would hold a name that nothing can compute.",
-    "Write it with torch's own ops.",
+    "Give a lowering for it (docs/custom-ops.md), or write it with torch's own ops.",
 )
 _rule(
     "TC121",
@@ -487,6 +487,7 @@ _rule(
     "The model keeps state from call to call, and was called itself.",
     "State that all callers shared without knowing would mix their calls.",
     "Call it through a session: `session = model.session()`, then `session(…)`.",
+    "error[TC321] the model keeps state (cache.k), and was called without a session",
 )
 _rule(
     "TC322",
@@ -494,6 +495,7 @@ _rule(
     "A session was called, read or changed while another call of it was running.",
     "Two calls would write to one state.",
     "Make a session for each thread, or one call after the other.",
+    "error[TC322] the session is in use by another call",
 )
 _rule(
     "TC323",
@@ -502,6 +504,7 @@ _rule(
     "computes, an assertion on values. Some of the state was written by then.",
     "Going on would give numbers that eager never gives.",
     "`reset()`, or `restore(…)` with what `state()` gave before.",
+    "error[TC323] the last call failed while it ran, and the state is undefined",
 )
 _rule(
     "TC324",
@@ -510,6 +513,7 @@ _rule(
     "of another dtype or shape.",
     "It is the state of another model, or of another version of it.",
     "Restore what `state()` of a session of this bundle gave.",
+    "error[TC324] cache.k is float32 [1, 8, 256, 64], the state is float32 [1, 8, 512, 64]",
 )
 _rule(
     "TC401",
@@ -628,6 +632,16 @@ _rule(
     "Open an issue with the name of the op.",
 )
 _rule(
+    "TC520",
+    "lowering of a custom op",
+    "A function given in `lowerings` for an op of another library failed, or gave a kernel whose "
+    "result has another dtype or shape than the op's fake says.",
+    "The bundle would hold another op than the model.",
+    "See docs/custom-ops.md: the function gets the op's arguments as tensor expressions and gives "
+    "back a tensor expression.",
+    "error[TC520] the lowering of mylib::gelu gives float32[n, 4], the op's fake float32[n, 8]",
+)
+_rule(
     "TC590",
     "internal error",
     "tcexport itself failed where it should not.",
@@ -667,7 +681,7 @@ _RELATED = (
     ("TC110", "TC111", "TC112"),
     ("TC116", "TC312"),
     ("TC117", "TC504"),
-    ("TC120", "TC501"),
+    ("TC120", "TC501", "TC520"),
     ("TC101", "TC190"),
     ("TC201", "TC202", "TC210", "TC212"),
     ("TC211", "TC107"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,14 @@ def check(
     narrow: bool = False,
     error: str | Sequence[str] = (),
     allow: str | Sequence[str] = (),
+    lowerings: Mapping[str, Callable[..., Any]] | None = None,
     graph: bool = False,
     bench: str | os.PathLike[str] | None = None,
 ) -> Findings:
     """What `tcexport.export` would refuse or report of a module, without building anything.
 
     Args:
-        module, args, kwargs, axes, dynamic, narrow, error, allow: as `tcexport.export`.
+        module, args, kwargs, axes, dynamic, narrow, error, allow, lowerings: as `tcexport.export`.
         graph: give the traced graph, too, as text.
         bench: results of `tcexport bench -o`, for the advice.
 
@@ -74,7 +75,7 @@ def check(
         UsageError: the arguments do not fit each other.
     """
     return check_source(
-        source_in_memory(module, args, kwargs, axes),
+        source_in_memory(module, args, kwargs, axes, lowerings),
         dynamic=dynamic_from_python(dynamic or {}),
         narrow=narrow,
         levels=parse_levels(error, allow, "{}="),
@@ -107,10 +108,12 @@ def check_source(
     try:
         with in_the_users_words(source, levels), in_words(derived.words):
             from ..lowering.lower import survey
+            from ..lowering.own_ops import own_kernels
 
             target = parse_targets(("cpu",))[0]
             with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
-                found = survey(traced.program, target.name, Path(folder), stages.child)
+                own = own_kernels(traced.program, source.lowerings)
+                found = survey(traced.program, target.name, Path(folder), stages.child, own)
             ops = tuple(_in_words(each, derived.words) for each in found.ops)
             derived = with_asserted(derived, traced, found.asserted)
             raised(found.errors)

@@ -22,6 +22,7 @@ from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from ..artifacts.levels import Levels, parse_levels
 from ..artifacts.logs import log
+from ..lowering.own_ops import own_kernels
 from ..lowering.survey import OpUse
 from .advice import Advice, advise
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
@@ -106,6 +107,7 @@ def export(
     narrow: bool = False,
     error: str | Sequence[str] = (),
     allow: str | Sequence[str] = (),
+    lowerings: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Report:
     """Export a module to one file that runs without PyTorch.
 
@@ -121,6 +123,8 @@ def export(
         narrow: take the provable part of a range in place of refusing.
         error: codes whose notes and warnings refuse the export: ``"TC106"``, or several.
         allow: codes whose notes are left out of the report.
+        lowerings: functions of TVM for ops that are not torch's, by their names
+            (``{"mylib::gelu": lower_gelu}``): see docs/custom-ops.md.
 
     Returns:
         A report with ``.path``.
@@ -129,7 +133,7 @@ def export(
         ExportError: the model cannot be exported as asked; nothing was written.
         UsageError: the arguments do not fit each other.
     """
-    source = source_in_memory(module, args, kwargs, axes)
+    source = source_in_memory(module, args, kwargs, axes, lowerings)
     return export_source(
         source,
         dynamic=dynamic_from_python(dynamic or {}),
@@ -177,9 +181,9 @@ def _export(
     with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
         workdir = Path(folder)
         with in_words(derived.words):
-            lowered = lower(
-                traced.program, tuple(target.name for target in wanted), workdir, stages.child
-            )
+            own = own_kernels(traced.program, source.lowerings)
+            names = tuple(target.name for target in wanted)
+            lowered = lower(traced.program, names, workdir, stages.child, own)
         listener = log("variants")
         if listener is not None:
             for name, library in lowered.libraries.items():
@@ -417,6 +421,7 @@ def _trace(
         prepared.requests,
         decomposed=decomposed,
         zeros=zeros,
+        own_ops=source.lowerings,
     )
 
 
@@ -448,7 +453,8 @@ def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) ->
             at = ", ".join(f"{name}={size}" for name, size in point.items())
             listener.info("traced again with %s", at)
         fixed = {name: sizes[name] for name in rest}
-        return trace(source.module, bound, shapes, fixed, rest, zeros=traced.zeros)
+        own = source.lowerings
+        return trace(source.module, bound, shapes, fixed, rest, zeros=traced.zeros, own_ops=own)
 
     return retrace
 

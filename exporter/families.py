@@ -248,7 +248,10 @@ FAMILIES: dict[str, Family] = {
     "foreign": Family(
         "TC120",
         "{what} is not an op of torch's, and no bundle can compute it",
-        ("write it with torch's own ops",),
+        (
+            'lowerings = {"library::op": function} in the source: see docs/custom-ops.md',
+            "write it with torch's own ops",
+        ),
     ),
     "custom": Family(
         "TC120",

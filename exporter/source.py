@@ -8,8 +8,9 @@ the axis names fit the example.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ import torch
 
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.names import suggestions
+from ..lowering.own_ops import Lowering
 from .axes import Axes, annotated_axes, axes_from_python, check_axes, dim_names, parse_axes
 from .inputs import Given, merged, parse_inputs
 from .models import find_model
 from .programs import load_program, program_axes
 from .signature import bind, forward_location, signature_text
 from .userfile import UserFile, call, run_file, shown_path
+
+Lowerings = Mapping[str, Lowering]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Source:
         sha256: of the source file's bytes; empty for a module in memory.
         train: leave the module in the mode it is in.
         dynamic: dims that are dynamic unless they are asked for otherwise: those of a saved program.
+        lowerings: functions for ops that are not torch's, by name: see `lowering.own_ops`.
     """
 
     module: torch.nn.Module
@@ -51,6 +56,7 @@ class Source:
     sha256: str = ""
     train: bool = False
     dynamic: tuple[str, ...] = ()
+    lowerings: Lowerings = field(default_factory=dict)
 
 
 def load_source(
@@ -97,6 +103,7 @@ def source_in_memory(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     axes: Mapping[str, Any] | None = None,
+    lowerings: Lowerings | None = None,
 ) -> Source:
     """The source for a module that the caller holds; its mode is left as it is.
 
@@ -117,7 +124,29 @@ def source_in_memory(
         )
     keywords = dict(kwargs or {})
     names = _named_axes(module, args, keywords, (axes_from_python(axes or {}),))
-    return Source(module, args, keywords, names, type(module).__name__, train=True)
+    own = checked_lowerings(lowerings or {}, "the call")
+    name = type(module).__name__
+    return Source(module, args, keywords, names, name, train=True, lowerings=own)
+
+
+def checked_lowerings(found: Any, place: str) -> Lowerings:
+    """Functions by the names of ops: ``{"library::op": function}``.
+
+    Raises:
+        UsageError: TC520, something else.
+    """
+    tries = ('lowerings = {"mylib::gelu": lower_gelu}',)
+    if not isinstance(found, Mapping):
+        message = f"lowerings of {place} is a {type(found).__name__}, not a dict"
+        raise UsageError(Diagnostic("TC520", message, tries=tries))
+    for name, function in found.items():
+        if not isinstance(name, str) or not _OP.fullmatch(name) or not callable(function):
+            message = f"lowerings of {place} holds {name!r:.80}: {type(function).__name__}"
+            raise UsageError(Diagnostic("TC520", message, tries=tries))
+    return dict(found)
+
+
+_OP = re.compile(r"\w+::\w+(\.\w+)?")
 
 
 def _split(spec: str) -> tuple[Path, str | None]:
@@ -172,6 +201,7 @@ def _from_file(
         file=shown,
         sha256=file.sha256,
         train=train,
+        lowerings=checked_lowerings(getattr(file.module, "lowerings", {}), shown),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from ..artifacts.expr import Expr, dims_of
 from ..artifacts.prove import bounds
 from ..lowering.decompose import decompose
 from ..lowering.locations import user_location
+from ..lowering.own_ops import name_of
 from ..lowering.recurrent import recurrent_whole
 from .breaks import eager_failure, explain_failure, explain_pass
 from .divisors import Divisors, recording_divisors
@@ -84,6 +85,7 @@ def trace(
     *,
     decomposed: bool = True,
     zeros: bool = True,
+    own_ops: Collection[str] = (),
 ) -> Trace:
     """Trace ``module`` with the dims of ``requests`` dynamic.
 
@@ -97,6 +99,7 @@ def trace(
         requests: the range asked for each dynamic dim.
         decomposed: take the graph apart to what is lowered; a model that is known to write where
             torch cannot follow would crash there.
+        own_ops: the ops that are not torch's and come with a lowering.
 
     Raises:
         ExportError: the model cannot be traced as one graph, or writes to state or inputs, or draws
@@ -128,7 +131,7 @@ def trace(
     paths = dict(zip(placeholders, (path for path, _ in bound.leaves), strict=True))
     if decomposed:
         with _tracing():
-            program = _decomposed(program, paths)
+            program = _decomposed(program, paths, own_ops)
     return Trace(
         program,
         bound,
@@ -164,8 +167,9 @@ def _require_followed(module: torch.nn.Module, program: ExportedProgram) -> None
     raise ExportError(found.values())
 
 
-def _require_torchs_ops(program: ExportedProgram) -> None:
-    """Refuse ops that someone else has registered: nothing outside of this process knows them.
+def _require_torchs_ops(program: ExportedProgram, own_ops: Collection[str]) -> None:
+    """Refuse ops that someone else has registered, and that come without a lowering: nothing outside
+    of this process knows them.
 
     Raises:
         ExportError: TC120, each of them once.
@@ -176,6 +180,8 @@ def _require_torchs_ops(program: ExportedProgram) -> None:
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             op = node.target
             if isinstance(op, torch._ops.OpOverload) and op.namespace not in _TORCHS:
+                if name_of(op) in own_ops:
+                    continue
                 what = str(op).removesuffix(".default")
                 location = user_location(node.meta.get("stack_trace"))
                 found.setdefault(
@@ -191,10 +197,12 @@ def _require_torchs_ops(program: ExportedProgram) -> None:
 _TORCHS = ("aten", "prim", "prims", "_c10d_functional", "tcexport")
 
 
-def _decomposed(program: ExportedProgram, paths: Mapping[str, str]) -> ExportedProgram:
+def _decomposed(
+    program: ExportedProgram, paths: Mapping[str, str], own_ops: Collection[str]
+) -> ExportedProgram:
     try:
         program = decompose(program, paths)
-        _require_torchs_ops(program)
+        _require_torchs_ops(program, own_ops)
         return program
     except ExportError:
         raise

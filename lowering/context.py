@@ -16,6 +16,7 @@ from .asserted import Asserted
 from .in_place import PREFILLED
 from .kernels.prim_func import dim, param, prim_func
 from .layout import TO_FIRST, TO_LAST
+from .own_ops import OwnKernel
 from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
 from .targets import CpuTarget
 from .tensor import HALVES, PARTS, TORCH_DTYPES, Complex, Constant, Tensor, part_of
@@ -59,6 +60,7 @@ class Context:
     moved: dict[relax.Var, relax.Var] = field(default_factory=dict)
     templates: int = 0  # calls of kernel templates so far
     node: torch.fx.Node | None = None
+    own: Sequence[OwnKernel] = ()
     wide: bool = False
 
     # The result that the trace promises.

@@ -29,6 +29,7 @@ from .in_place import keeping_states
 from .locations import user_location
 from .loops import HIGHER, LOOPS, scan, while_loop
 from .ops import CHECKS
+from .own_ops import OWN, OwnKernel
 from .states import states
 from .survey import OpUse, Use, refusals, table
 from .symbols import NoForm, as_shape, as_size, same
@@ -78,29 +79,34 @@ def build(
     constants: Mapping[str, Constant],
     target: CpuTarget,
     weights: WeightStore,
+    own: Sequence[OwnKernel] = (),
 ) -> BuiltGraph:
     """Lower a decomposed program to Relax for one target.
 
     Args:
         constants: by the names of their placeholders.
         weights: takes the constants that are used.
+        own: kernels for ops that are not torch's.
 
     Raises:
         ExportError: ops that have no converter, all of them (TC501); a result that is not what the
             trace says (TC502).
     """
-    return _Importer(program, constants, target, weights).run()
+    return _Importer(program, constants, target, weights, own).run()
 
 
 def survey(
-    program: torch.export.ExportedProgram, constants: Mapping[str, Constant], target: CpuTarget
+    program: torch.export.ExportedProgram,
+    constants: Mapping[str, Constant],
+    target: CpuTarget,
+    own: Sequence[OwnKernel] = (),
 ) -> Survey:
     """What `build` would say of a decomposed program, op by op.
 
     Raises:
         ExportError: TC502, as `build`.
     """
-    return _Importer(program, constants, target, WeightStore()).survey()
+    return _Importer(program, constants, target, WeightStore(), own).survey()
 
 
 class _Importer:
@@ -110,6 +116,7 @@ class _Importer:
         constants: Mapping[str, Constant],
         target: CpuTarget,
         weights: WeightStore,
+        own: Sequence[OwnKernel],
     ) -> None:
         self.graph = program.graph
         self.graph_module = program.graph_module
@@ -120,6 +127,7 @@ class _Importer:
             target,
             weights,
             channels_last=layout.find(program.graph, constants),
+            own=own,
         )
         self.ctx.first_asserted = free_number(program.graph)
         self.loops: list[IRModule] = []
@@ -456,6 +464,8 @@ class _Importer:
 
         expected = node.meta["val"]
         if not isinstance(expected, torch.Tensor) or expected.dtype not in (DTYPES | PARTS):
+            return None
+        if node.target is OWN:  # which nobody can compute here
             return None
         if not all(isinstance(size, int) for size in as_shape(expected.shape)):
             return None

@@ -23,6 +23,7 @@ from ..artifacts.logs import log
 from ..artifacts.manifest import Parameters
 from ..artifacts.states import StateTensor
 from .asserted import Asserted
+from .own_ops import OwnKernel, put_in
 from .survey import OpUse
 from .targets import CPU_TARGETS
 from .worker import Answer, Progress, Request, answer_path, library_path, weights_path
@@ -66,6 +67,7 @@ def lower(
     targets: tuple[str, ...],
     workdir: Path,
     progress: Callable[[str, float | None], None],
+    own: tuple[OwnKernel, ...] = (),
 ) -> Lowered:
     """Compile a program for CPU targets (names in `targets.CPU_TARGETS`).
 
@@ -73,6 +75,7 @@ def lower(
         program: one that `decompose` gave.
         workdir: an existing folder for the files; what the answer names lies in it.
         progress: told the name of each stage where it begins (None), and its seconds where it ends.
+        own: kernels for ops that are not torch's.
 
     Raises:
         ExportError: an unknown target (TC506), no linker (TC505), ops that are not supported
@@ -84,7 +87,7 @@ def lower(
         what = f"unknown target {unknown[0]!r}" if unknown else "no target is named"
         raise ExportError(Diagnostic("TC506", what, notes=(f"known targets: {known}",)))
     workdir = workdir.resolve()
-    request = Request(str(workdir / "program.pt2"), targets, str(workdir))
+    request = Request(str(workdir / "program.pt2"), targets, str(workdir), own=own)
     answer = _asked(program, request, progress)
     if answer.errors:
         raise ExportError(answer.errors)
@@ -123,6 +126,7 @@ def survey(
     target: str,
     workdir: Path,
     progress: Callable[[str, float | None], None],
+    own: tuple[OwnKernel, ...] = (),
 ) -> Surveyed:
     """What `lower` would say of a program: converted as there, by the same code, and not compiled.
 
@@ -130,7 +134,7 @@ def survey(
         ExportError: TC502, TC503, as `lower`.
     """
     workdir = workdir.resolve()
-    request = Request(str(workdir / "program.pt2"), (target,), str(workdir), only_survey=True)
+    request = Request(str(workdir / "program.pt2"), (target,), str(workdir), True, own)
     answer = _asked(program, request, progress)
     if answer.errors and not answer.ops:
         raise ExportError(answer.errors)
@@ -144,7 +148,7 @@ def _asked(
 ) -> Answer:
     """What the compiler's process answers."""
     workdir = Path(request.workdir)
-    with _flat(program):
+    with _flat(program), put_in(program, request.own):
         torch.export.save(program, request.program)
     request_path = workdir / "request.json"
     request_path.write_bytes(msgspec.json.encode(request))

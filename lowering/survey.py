@@ -10,6 +10,7 @@ import msgspec
 
 from ..artifacts.errors import Diagnostic, Location
 from .locations import user_location
+from .own_ops import OWN
 
 if TYPE_CHECKING:
     import torch
@@ -125,6 +126,8 @@ _INSTEAD = {
 
 
 def _op(node: torch.fx.Node) -> str:
+    if node.target is OWN:
+        return str(node.args[2])
     return f"input {node.name}" if node.op == "placeholder" else str(node.target)
 
 

@@ -19,16 +19,19 @@ from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.manifest import Parameters
 from ..artifacts.states import StateTensor
 from .asserted import Asserted
+from .own_ops import OwnKernel
 from .survey import OpUse
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What is to be lowered, and where the files go; or ``only_survey``: which ops could be."""
+    """What is to be lowered, and where the files go; or ``only_survey``: which ops could be.
+    ``own``: kernels for ops that are not torch's."""
 
     program: str
     targets: tuple[str, ...]
     workdir: str
     only_survey: bool = False
+    own: tuple[OwnKernel, ...] = ()
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -75,7 +78,7 @@ def main(request_path: str) -> None:
     workdir = Path(request.workdir)
     try:
         work = look if request.only_survey else run
-        answer = work(Path(request.program), request.targets, workdir)
+        answer = work(Path(request.program), request.targets, workdir, request.own)
     except ExportError as error:
         answer = Answer(errors=error.diagnostics)
     answer_path(workdir).write_bytes(msgspec.json.encode(answer))
@@ -93,7 +96,12 @@ def library_path(workdir: Path, target: str) -> Path:
     return workdir / target / "model.so"
 
 
-def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
+def run(
+    program_path: Path,
+    targets: tuple[str, ...],
+    workdir: Path,
+    own: tuple[OwnKernel, ...] = (),
+) -> Answer:
     with stage("load compiler"):
         import torch
 
@@ -117,7 +125,7 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
     graphs = {}
     with stage("convert"):
         for name in targets:
-            graphs[name] = build(program, values, CPU_TARGETS[name], store)
+            graphs[name] = build(program, values, CPU_TARGETS[name], store, own)
     first = graphs[targets[0]]
     for name, graph in graphs.items():
         wants = [
@@ -170,7 +178,12 @@ def run(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
     )
 
 
-def look(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
+def look(
+    program_path: Path,
+    targets: tuple[str, ...],
+    workdir: Path,
+    own: tuple[OwnKernel, ...] = (),
+) -> Answer:
     """Convert the program for the first target, and compile nothing."""
     with stage("load compiler"):
         import torch
@@ -185,7 +198,7 @@ def look(program_path: Path, targets: tuple[str, ...], workdir: Path) -> Answer:
         program = torch.export.load(program_path)
         values = constants(program)
     with stage("convert"):
-        found = survey(program, values, CPU_TARGETS[targets[0]])
+        found = survey(program, values, CPU_TARGETS[targets[0]], own)
     return Answer(
         ops=found.ops,
         indexing=found.indexing,

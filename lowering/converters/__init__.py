@@ -12,6 +12,7 @@ from . import (  # noqa: F401
     linear,
     nonzero,
     norm,
+    own,
     pooling,
     recurrent,
     reduce,
