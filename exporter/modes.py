@@ -13,6 +13,7 @@ import torch
 
 from ..artifacts.errors import Diagnostic, Location
 from .families import FAMILIES
+from .roles import nodes
 
 _MODES = ("training", "requires_grad")
 
@@ -41,21 +42,24 @@ def mode_reads(executed: Iterable[types.CodeType], module: torch.nn.Module) -> l
 def _reads(code: types.CodeType) -> Iterator[tuple[str, int]]:
     if not set(_MODES) & set(code.co_names):
         return
-    lines, first = inspect.findsource(code)
-    block = inspect.getblock(lines[first:])
-    indented = "if True:\n" + "".join(block) if block[0][:1].isspace() else "".join(block)
-    offset = code.co_firstlineno - (2 if block[0][:1].isspace() else 1)
-    tree = ast.parse(indented)
+    lines = {line for _, _, line in code.co_lines() if line is not None}
+    tree = [
+        node
+        for node in nodes(code.co_filename)
+        if min(lines) <= getattr(node, "lineno", 0) <= max(lines)
+    ]
+    if not tree:  # no source to look at
+        yield from ((name, code.co_firstlineno) for name in _MODES if name in code.co_names)
     handed_on: set[int] = set()
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.Call) and _last_name(node.func) in _made_for_it():
             arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
             handed_on.update(id(argument) for argument in arguments)
-    for node in ast.walk(tree):
+    for node in tree:
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
             continue
         if node.attr in _MODES and id(node) not in handed_on:
-            yield node.attr, node.lineno + offset
+            yield node.attr, node.lineno
 
 
 def _last_name(function: ast.expr) -> str:

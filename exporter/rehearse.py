@@ -82,7 +82,20 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
     first = [contiguous_clone(value) for value in pytree.tree_leaves(observed.result)]
     errors = list(_other_answers(module, bound, first))
     to_blame = [each for each in found.suspects if each.code == "TC105"]
-    return replace(found, errors=tuple(to_blame if errors and to_blame else errors))
+    if errors:
+        return replace(found, errors=tuple(to_blame or errors))
+    return replace(found, notes=(*found.notes, *map(_kept_identity, to_blame)))
+
+
+def _kept_identity(suspect: Diagnostic) -> Diagnostic:
+    """An ``id()`` or ``hash()`` that no answer in this process differs by: those of another may."""
+    return Diagnostic(
+        "TC106",
+        suspect.message,
+        suspect.location,
+        tries=suspect.tries,
+        severity="warning",
+    )
 
 
 def _foreign_results(module: torch.nn.Module, result: Any) -> Iterator[Diagnostic]:

@@ -20,7 +20,7 @@ def roles(file: str, line: int) -> frozenset[str]:
     code is a ``statement``; a file that cannot be read has no roles.
     """
     found: set[str] = set()
-    for node in _nodes(file):
+    for node in nodes(file):
         for part in _headers(node):
             first, last = getattr(part, "lineno", 0), getattr(part, "end_lineno", 0) or 0
             if first <= line <= last:
@@ -36,11 +36,11 @@ def catches(file: str, line: int) -> bool:
         isinstance(node, ast.Try)
         and bool(node.handlers)
         and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
-        for node in _nodes(file)
+        for node in nodes(file)
     )
 
 
-def _nodes(file: str) -> Iterator[ast.AST]:
+def nodes(file: str) -> Iterator[ast.AST]:
     """The syntax of a file, or nothing where it cannot be read."""
     with contextlib.suppress(SyntaxError, ValueError):
         yield from ast.walk(ast.parse("".join(linecache.getlines(file))))
