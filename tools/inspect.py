@@ -60,6 +60,10 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
         *(("version", f"{name} {value}") for name, value in provenance.versions.items()),
         ("linker", provenance.linker),
     ]
+    states = [
+        (each.name, each.dtype, str(list(each.shape)), each.initial or "zeros")
+        for each in manifest.states
+    ]
     return [
         ("inputs", ("path", "dtype", "shape"), input_rows(contract)),
         (
@@ -68,6 +72,7 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
             [(dim.name, dim.span(), limits(dim)) for dim in contract.dims],
         ),
         ("guards", ("guard", "from"), guard_rows(contract)),
+        *([("state", ("name", "dtype", "shape", "starts as"), states)] if states else []),
         ("outputs", ("path", "dtype", "shape"), output_rows(contract)),
         ("memory of a call", ("bytes at once", "within the ranges"), _memory_rows(manifest)),
         (

@@ -61,7 +61,7 @@ def command(
     threads: int | None,
     keys: tuple[Path, ...],
 ) -> None:
-    """Run BUNDLE once. Needs neither PyTorch nor a compiler.
+    """Run BUNDLE once. Needs neither PyTorch nor a compiler. A model with state starts anew.
 
     \b
       tcexport run m.tcpkg --input input_ids=ids.npy -o out.npz
@@ -76,7 +76,7 @@ def command(
     start = time.perf_counter()
     model = load(bundle, num_threads=threads, require_signature=keys or None)
     loaded = time.perf_counter()
-    result = model(*args, **kwargs)
+    result = model.session()(*args, **kwargs)
     done = time.perf_counter()
     outputs = dict(_named_outputs(contract, result))
     for path, value in outputs.items():
