@@ -162,8 +162,9 @@ def _kernel(node: torch.fx.Node, name: str, lowering: Lowering) -> OwnKernel:
 
     positional, named = _arguments(node)
     result = lowering(*given(positional), **{key: given(value) for key, value in named.items()})
+    free: list[str] = []
     if isinstance(result, tirx.PrimFunc):
-        function, sizes = _checked_function(result, placeholders, expected, scope), ()
+        function = _checked_function(result, placeholders, expected, scope)
     elif isinstance(result, te.Tensor):
         _require_fit(str(result.dtype), list(result.shape), expected, scope)
         bound = {size for each in (*placeholders, result) for size in each.shape}
@@ -173,10 +174,9 @@ def _kernel(node: torch.fx.Node, name: str, lowering: Lowering) -> OwnKernel:
         ).without_attr("global_symbol")
         if free or not placeholders:
             function = function.with_attr("op_pattern", 8)  # FuseOps leaves it alone
-        sizes = tuple(free)
     else:
         raise _Misfit(f"gave a {type(result).__name__}, not a te.Tensor or a PrimFunc")
-    return OwnKernel(name, node.name, tvm.ir.save_json(function), sizes)
+    return OwnKernel(name, node.name, str(tvm.ir.save_json(function)), tuple(free))
 
 
 def _checked_function(
@@ -185,9 +185,11 @@ def _checked_function(
     """A PrimFunc of the tensors and the result, if that is what it is; sizes are read from it."""
     import tvm_ffi
     from tvm import tirx
+    from tvm.tirx.buffer import BufferType
 
-    buffers = [function.buffer_map.get(each) for each in function.params]
-    if None in buffers or len(buffers) != len(placeholders) + 1:
+    buffers = list(function.params)
+    only = all(isinstance(each.ty, BufferType) for each in buffers)
+    if not only or len(buffers) != len(placeholders) + 1:
         raise _Misfit(f"takes other than {len(placeholders)} buffers and one for the result")
     sizes: dict[Any, Any] = {}
     for number, (buffer, tensor) in enumerate(zip(buffers, placeholders, strict=False)):
@@ -198,7 +200,8 @@ def _checked_function(
             else:
                 same = same and _equal(size, known)
         if not same:
-            raise _Misfit(f"takes {_text(buffer)} where argument {number} is {_text(tensor)}")
+            taken, passed = (_text(each.dtype, list(each.shape)) for each in (buffer, tensor))
+            raise _Misfit(f"takes {taken} where argument {number} is {passed}")
     result = buffers[-1]
     shape = [
         tvm_ffi.structural_mutate(
@@ -218,13 +221,13 @@ def _require_fit(dtype: str, shape: list[Any], expected: torch.Tensor, scope: Sy
     sizes = scope.shape(as_shape(expected.shape))
     same = dtype == DTYPES.get(expected.dtype) and len(shape) == len(sizes)
     if not same or not all(_equal(a, b) for a, b in zip(shape, sizes, strict=True)):
-        got = f"{dtype}[{', '.join(map(str, shape))}]"
-        wanted = f"{str(expected.dtype).removeprefix('torch.')}[{', '.join(map(str, sizes))}]"
-        raise _Misfit(f"gives {got}, the op's fake {wanted}")
+        fake = str(expected.dtype).removeprefix("torch.")
+        raise _Misfit(f"gives {_text(dtype, shape)}, the op's fake {_text(fake, sizes)}")
 
 
 def _equal(one: Any, other: Any) -> bool:
-    from tvm import arith, tirx
+    from tvm import tirx
+    from tvm.sym import Analyzer
 
     a, b = (
         tirx.IntImm("int64", int(each))
@@ -232,11 +235,14 @@ def _equal(one: Any, other: Any) -> bool:
         else each.astype("int64")
         for each in (one, other)
     )
-    return bool(arith.Analyzer().can_prove_equal(a, b))
+    return bool(Analyzer().can_prove_equal(a, b))
 
 
-def _text(tensor: Any) -> str:
-    return f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
+def _text(dtype: str, shape: list[Any]) -> str:
+    from tvm import tirx
+
+    sizes = (int(size) if isinstance(size, tirx.IntImm) else size for size in shape)
+    return f"{dtype}[{', '.join(map(str, sizes))}]"
 
 
 def kernel_name(op: str) -> str:
