@@ -178,10 +178,11 @@ def _judged(
     for write in observed.writes:
         if write.name in inputs:
             found.append(input_write(write.name, write.location))
-        elif write.name in buffers:
-            found.append(state_write(write.name, write.location))
-        else:
+        elif write.name not in buffers:
             found.append(foreign_write(write.name, write.location, module))
+    found += state_writes(
+        [(each.name, each.location) for each in observed.writes if each.name in buffers]
+    )
     found += shared_states(module, [write.name for write in observed.writes])
     found += mode_reads(observed.executed, module)
     found += constant_reads(observed.functions, [change.path for change, _ in observed.changes])
@@ -221,14 +222,22 @@ def input_write(path: str, location: Location | None) -> Diagnostic:
     )
 
 
-def state_write(name: str, location: Location | None) -> Diagnostic:
-    return Diagnostic(
-        "TC122",
-        f"the model writes to {name}, which is kept from call to call, for each session",
-        location,
-        tries=("session = tcexport.load(…).session(); session(…)",),
-        severity="note",
-    )
+def state_writes(writes: Sequence[tuple[str, Location | None]]) -> Iterator[Diagnostic]:
+    """A note for each line that writes to state: in a library, one line may write to many buffers."""
+    names: dict[Location | None, list[str]] = {}
+    for name, location in writes:
+        names.setdefault(location, []).append(name)
+    for location, written in names.items():
+        which = ", ".join(written[:4])
+        more = f" and {len(written) - 4} more" if len(written) > 4 else ""
+        kept = "which is kept" if len(written) == 1 else "which are kept"
+        yield Diagnostic(
+            "TC122",
+            f"the model writes to {which}{more}, {kept} from call to call, for each session",
+            location,
+            tries=("session = tcexport.load(…).session(); session(…)",),
+            severity="note",
+        )
 
 
 def foreign_write(name: str, location: Location | None, module: torch.nn.Module) -> Diagnostic:

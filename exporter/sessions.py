@@ -13,7 +13,7 @@ from ..artifacts.errors import Diagnostic, ExportError
 from ..lowering.locations import user_location
 from ..lowering.states import states
 from .examples import contiguous_clone
-from .rehearse import state_write
+from .rehearse import state_writes
 from .signature import Bound
 from .state import preserved
 from .trace import Trace
@@ -43,9 +43,13 @@ def require_states(
     seen = {id(module.get_buffer(name)) for name in written}
     nodes = {node.name: node for node in traced.program.graph.nodes}
     return tuple(
-        state_write(state.name, user_location(nodes[state.result].meta.get("stack_trace")))
-        for state in states(traced.program)
-        if id(module.get_buffer(state.name)) not in seen
+        state_writes(
+            [
+                (state.name, user_location(nodes[state.result].meta.get("stack_trace")))
+                for state in states(traced.program)
+                if id(module.get_buffer(state.name)) not in seen
+            ]
+        )
     )
 
 

@@ -134,12 +134,18 @@ class _Rewriter:
         assert last.var.same_as(result) and isinstance(last.value, relax.Tuple)
         fields = list(last.value.fields)
         first = len(fields) - len(self.states)
+        writes: list[relax.Binding] = []
         for number, (state, value) in enumerate(zip(self.states, fields[first:], strict=True)):
             places = [memory.place for memory in self.of(value)]
             if places == [number]:
                 continue
-            assert places == [None], f"state {number} would be in the memory of another: {places}"
-            made.append(_call(self.copying(value), [value, state]))
+            copy = self.copying(state)
+            if places != [None]:  # what a loop gives may lie in another state, too
+                apart = relax.Var("apart", state.ty)
+                made.append(relax.VarBinding(apart, relax.call_tir(copy, [value], state.ty)))
+                value = apart
+            writes.append(_call(copy, [value, state]))
+        made += writes
         return made, relax.Tuple(fields[:first])
 
     def copying(self, value: Any) -> ir.GlobalVar:

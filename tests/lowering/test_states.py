@@ -112,6 +112,18 @@ def rolled(self: Any, x: Any, at: Any) -> None:
     self.k[:, :, -1:] = x
 
 
+def from_a_loop(self: Any, x: Any, at: Any) -> Any:
+    def go_on(n: Any, k: Any) -> Any:
+        return n < at[0]
+
+    def step(n: Any, k: Any) -> Any:
+        return n + 1, k * 0.5 + x
+
+    _, k = torch._higher_order_ops.while_loop(go_on, step, (torch.zeros_like(at[0]), self.k))
+    self.k.copy_(k)
+    return k.sum(-1)
+
+
 IN_PLACE = [
     slice_at,
     nested_slice_at,
@@ -124,7 +136,7 @@ IN_PLACE = [
     returned,
     view_returned,
 ]
-COPIED = [scale, old_value_after, old_value_returned, rolled, count_and_write]
+COPIED = [scale, old_value_after, old_value_returned, rolled, count_and_write, from_a_loop]
 WRITES = [*IN_PLACE, *COPIED]
 
 
