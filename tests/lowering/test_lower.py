@@ -242,14 +242,14 @@ def test_a_value_of_an_input_is_an_argument(compile_program) -> None:
     np.testing.assert_allclose(compiled((torch.tensor(3), y), (3,))[0], y[:3].numpy() + 3)
 
 
-class Counter(nn.Module):
+class WritesParameter(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("count", torch.ones(1))
+        self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count.add_(1)
-        return x + self.count
+        self.scale.add_(1)
+        return x + self.scale
 
 
 class WritesInput(nn.Module):
@@ -266,7 +266,7 @@ class Noise(nn.Module):
 @pytest.mark.parametrize(
     ("model", "code", "line"),
     [
-        (Counter(), "TC103", "self.count.add_(1)"),
+        (WritesParameter(), "TC103", "self.scale.add_(1)"),
         (WritesInput(), "TC104", "x.mul_(2)"),
         (Noise(), "TC105", "return x + torch.randn_like(x)"),
     ],
