@@ -1,0 +1,220 @@
+// JSON: what a manifest is made of.
+#pragma once
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tcexport {
+namespace detail {
+
+struct Malformed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Json;
+using Object = std::vector<std::pair<std::string, Json>>;
+using List = std::vector<Json>;
+
+/// Strict: no duplicate keys, no NaN, integers within 64 bits, at most 64 deep.
+class Json {
+ public:
+  std::variant<std::nullptr_t, bool, int64_t, double, std::string, std::shared_ptr<List>,
+               std::shared_ptr<Object>>
+      value = nullptr;
+
+  bool null() const { return std::holds_alternative<std::nullptr_t>(value); }
+  bool text() const { return std::holds_alternative<std::string>(value); }
+  bool integer() const { return std::holds_alternative<int64_t>(value); }
+  bool list() const { return std::holds_alternative<std::shared_ptr<List>>(value); }
+  bool object() const { return std::holds_alternative<std::shared_ptr<Object>>(value); }
+  const std::string& String() const { return Get<std::string>("a text"); }
+  int64_t Int() const { return Get<int64_t>("an integer"); }
+  bool Bool() const { return Get<bool>("a bool"); }
+  const List& Items() const { return *Get<std::shared_ptr<List>>("a list"); }
+  const Object& Fields() const { return *Get<std::shared_ptr<Object>>("an object"); }
+  const Json* Find(const std::string& key) const {
+    for (const auto& field : Fields())
+      if (field.first == key) return &field.second;
+    return nullptr;
+  }
+  const Json& operator[](const std::string& key) const {
+    const Json* found = Find(key);
+    if (!found) throw Malformed("no field `" + key + "`");
+    return *found;
+  }
+  /// Refuses fields that this reader does not know: they may hold assumptions.
+  const Json& Only(std::initializer_list<const char*> known) const {
+    for (const auto& field : Fields())
+      if (std::none_of(known.begin(), known.end(),
+                       [&](const char* name) { return field.first == name; }))
+        throw Malformed("unknown field `" + field.first + "`");
+    return *this;
+  }
+
+  static Json Parse(std::string_view text) {
+    Parser parser{text};
+    Json found = parser.Value(0);
+    parser.Space();
+    if (parser.at != text.size()) throw Malformed("JSON with something behind it");
+    return found;
+  }
+
+ private:
+  template <typename T>
+  const T& Get(const char* what) const {
+    if (!std::holds_alternative<T>(value)) throw Malformed(std::string("not ") + what);
+    return std::get<T>(value);
+  }
+
+  struct Parser {
+    std::string_view text;
+    size_t at = 0;
+
+    [[noreturn]] void Fail() const { throw Malformed("no JSON at byte " + std::to_string(at)); }
+    void Space() {
+      while (at < text.size() && std::strchr(" \t\r\n", text[at]) && text[at]) ++at;
+    }
+    bool Skip(char wanted) {
+      Space();
+      if (at >= text.size() || text[at] != wanted) return false;
+      ++at;
+      return true;
+    }
+    void Word(const char* word) {
+      size_t length = std::strlen(word);
+      if (text.substr(at, length) != word) Fail();
+      at += length;
+    }
+    Json Value(int depth) {
+      if (depth > 64) throw Malformed("JSON too deep");
+      Space();
+      if (at >= text.size()) Fail();
+      Json made;
+      switch (text[at]) {
+        case '{': {
+          ++at;
+          auto fields = std::make_shared<Object>();
+          std::set<std::string> seen;
+          if (!Skip('}')) {
+            do {
+              Space();
+              std::string key = String();
+              if (!seen.insert(key).second) throw Malformed("a field is there twice: " + key);
+              if (!Skip(':')) Fail();
+              Json item = Value(depth + 1);
+              fields->emplace_back(std::move(key), std::move(item));
+            } while (Skip(','));
+            if (!Skip('}')) Fail();
+          }
+          made.value = fields;
+          return made;
+        }
+        case '[': {
+          ++at;
+          auto items = std::make_shared<List>();
+          if (!Skip(']')) {
+            do items->push_back(Value(depth + 1));
+            while (Skip(','));
+            if (!Skip(']')) Fail();
+          }
+          made.value = items;
+          return made;
+        }
+        case '"': made.value = String(); return made;
+        case 't': Word("true"); made.value = true; return made;
+        case 'f': Word("false"); made.value = false; return made;
+        case 'n': Word("null"); return made;
+        default: return Number();
+      }
+    }
+    Json Number() {
+      size_t start = at;
+      while (at < text.size() && (std::isdigit(text[at]) || std::strchr("+-.eE", text[at])) &&
+             text[at])
+        ++at;
+      std::string digits(text.substr(start, at - start));
+      if (digits.empty()) Fail();
+      Json made;
+      char* end = nullptr;
+      errno = 0;
+      if (digits.find_first_of(".eE") == std::string::npos) {
+        made.value = static_cast<int64_t>(std::strtoll(digits.c_str(), &end, 10));
+        if (errno) throw Malformed("an integer out of range: " + digits.substr(0, 40));
+      } else {
+        made.value = std::strtod(digits.c_str(), &end);
+        if (errno) throw Malformed("a number out of range: " + digits.substr(0, 40));
+      }
+      if (*end) Fail();
+      return made;
+    }
+    unsigned Hex() {
+      unsigned code = 0;
+      for (int i = 0; i < 4; ++i, ++at) {
+        if (at >= text.size() || !std::isxdigit(static_cast<unsigned char>(text[at]))) Fail();
+        char digit = text[at];
+        code = code * 16 + (digit <= '9' ? digit - '0' : (digit | 32) - 'a' + 10);
+      }
+      return code;
+    }
+    std::string String() {
+      if (at >= text.size() || text[at] != '"') Fail();
+      ++at;
+      std::string made;
+      while (true) {
+        if (at >= text.size() || static_cast<unsigned char>(text[at]) < 0x20) Fail();
+        char next = text[at++];
+        if (next == '"') return made;
+        if (next != '\\') {
+          made += next;
+          continue;
+        }
+        if (at >= text.size()) Fail();
+        char kind = text[at++];
+        const char* plain = std::strchr("\"\"\\\\//b\bf\fn\nr\rt\t", kind);
+        if (kind == 'u') {
+          unsigned code = Hex();
+          if (code >= 0xD800 && code < 0xDC00) {
+            if (text.substr(at, 2) != "\\u") Fail();
+            at += 2;
+            unsigned low = Hex();
+            if (low < 0xDC00 || low > 0xDFFF) Fail();
+            code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+          } else if (code >= 0xDC00 && code < 0xE000) {
+            Fail();
+          }
+          Utf8(code, &made);
+        } else if (kind && plain && (plain - "\"\"\\\\//b\bf\fn\nr\rt\t") % 2 == 0) {
+          made += plain[1];
+        } else {
+          Fail();
+        }
+      }
+    }
+    static void Utf8(unsigned code, std::string* into) {
+      if (code < 0x80) {
+        *into += static_cast<char>(code);
+        return;
+      }
+      int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+      const unsigned heads[] = {0, 0xC0, 0xE0, 0xF0};
+      *into += static_cast<char>(heads[more] | (code >> (6 * more)));
+      while (more--) *into += static_cast<char>(0x80 | ((code >> (6 * more)) & 0x3F));
+    }
+  };
+};
+
+}  // namespace detail
+}  // namespace tcexport

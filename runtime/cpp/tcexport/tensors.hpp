@@ -1,0 +1,215 @@
+// Tensors on the CPU, weights on the mapped file, and libraries from memory files.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <tvm/ffi/container/shape.h>
+#include <tvm/ffi/container/tensor.h>
+
+#include "file.hpp"
+#include "json.hpp"
+
+namespace tcexport {
+namespace detail {
+
+namespace ffi = tvm::ffi;
+constexpr size_t kAlignment = 64;
+
+inline std::string DtypeName(DLDataType type) {
+  switch (type.code) {
+    case kDLInt: return "int" + std::to_string(type.bits);
+    case kDLUInt: return "uint" + std::to_string(type.bits);
+    case kDLFloat: return "float" + std::to_string(type.bits);
+    case kDLBfloat: return "bfloat" + std::to_string(type.bits);
+    case kDLBool: return "bool";
+    case kDLComplex: return "complex" + std::to_string(type.bits);
+    case kDLFloat8_e4m3fn: return "float8_e4m3fn";
+    case kDLFloat8_e5m2: return "float8_e5m2";
+    default: return "dtype " + std::to_string(type.code);
+  }
+}
+
+struct HostMemory {
+  void AllocData(DLTensor* tensor) {
+    size_t size = std::max<size_t>(ffi::GetDataSize(*tensor), 1);
+    tensor->data = std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
+    if (!tensor->data) throw std::bad_alloc();
+  }
+  void FreeData(DLTensor* tensor) { std::free(tensor->data); }
+};
+
+inline std::vector<int64_t> ShapeOf(const ffi::Tensor& tensor) {
+  std::vector<int64_t> shape;
+  for (int axis = 0; axis < tensor.ndim(); ++axis) shape.push_back(tensor.size(axis));
+  return shape;
+}
+
+/// Calls `visit(offset in elements, position)` for each element, row-major.
+template <typename F>
+void ForEach(const ffi::Tensor& tensor, const std::vector<int64_t>& from,
+             const std::vector<int64_t>& to, F visit) {
+  int rank = tensor.ndim();
+  for (int axis = 0; axis < rank; ++axis)
+    if (from[axis] >= to[axis]) return;
+  std::vector<int64_t> strides(rank, 1), at = from;
+  for (int axis = rank - 2; axis >= 0; --axis)
+    strides[axis] = strides[axis + 1] * tensor.size(axis + 1);
+  if (tensor.strides().data()) std::copy_n(tensor.strides().begin(), rank, strides.begin());
+  while (true) {
+    int64_t offset = 0;
+    for (int axis = 0; axis < rank; ++axis) offset += at[axis] * strides[axis];
+    if (!visit(offset, at)) return;
+    int axis = rank - 1;
+    while (axis >= 0 && ++at[axis] == to[axis]) at[axis] = from[axis], --axis;
+    if (axis < 0) return;
+  }
+}
+
+inline size_t BytesOf(const ffi::Tensor& tensor) {
+  return static_cast<size_t>(tensor.numel()) * ((tensor.dtype().bits * tensor.dtype().lanes + 7) / 8);
+}
+
+inline const char* DataOf(const ffi::Tensor& tensor) {
+  return static_cast<const char*>(tensor.data_ptr()) + tensor.byte_offset();
+}
+
+/// The same elements, contiguous, aligned, in memory of their own.
+inline ffi::Tensor Copy(const ffi::Tensor& tensor) {
+  std::vector<int64_t> shape = ShapeOf(tensor);
+  ffi::Tensor made = ffi::Tensor::FromNDAlloc(HostMemory(), ffi::ShapeView(shape.data(), shape.size()),
+                                              tensor.dtype(), DLDevice{kDLCPU, 0});
+  size_t width = (tensor.dtype().bits * tensor.dtype().lanes + 7) / 8;
+  char* into = static_cast<char*>(made.data_ptr());
+  ForEach(tensor, std::vector<int64_t>(shape.size(), 0), shape,
+          [&](int64_t offset, const std::vector<int64_t>&) {
+            std::memcpy(into, DataOf(tensor) + offset * static_cast<int64_t>(width), width);
+            into += width;
+            return true;
+          });
+  return made;
+}
+
+inline Wide Integer(const ffi::Tensor& tensor, int64_t offset) {
+  auto read = [&](auto kind) {
+    decltype(kind) value;
+    std::memcpy(&value, DataOf(tensor) + offset * static_cast<int64_t>(sizeof value), sizeof value);
+    return static_cast<Wide>(value);
+  };
+  bool plain = tensor.dtype().code == kDLUInt;
+  switch (tensor.dtype().bits) {
+    case 8: return plain ? read(uint8_t()) : read(int8_t());
+    case 16: return plain ? read(uint16_t()) : read(int16_t());
+    case 32: return plain ? read(uint32_t()) : read(int32_t());
+    default: return plain ? read(uint64_t()) : read(int64_t());
+  }
+}
+
+inline std::map<std::string, ffi::Tensor> ReadWeights(const Span& file,
+                                                      std::shared_ptr<Mapped> owner) {
+  if (file.size < 8) throw Malformed("weights.safetensors: cut short");
+  uint64_t length = Take(file, 0, 8), base = 8 + length;
+  if (length > (100u << 20) || base > file.size || base % kAlignment)
+    throw Malformed("weights.safetensors: a header beyond the file, or not aligned");
+  static const std::map<std::string, DLDataType> kinds = {
+      {"BOOL", {kDLBool, 8, 1}}, {"U8", {kDLUInt, 8, 1}}, {"I8", {kDLInt, 8, 1}},
+      {"U16", {kDLUInt, 16, 1}}, {"I16", {kDLInt, 16, 1}}, {"U32", {kDLUInt, 32, 1}},
+      {"I32", {kDLInt, 32, 1}}, {"U64", {kDLUInt, 64, 1}}, {"I64", {kDLInt, 64, 1}},
+      {"F16", {kDLFloat, 16, 1}}, {"BF16", {kDLBfloat, 16, 1}}, {"F32", {kDLFloat, 32, 1}},
+      {"F64", {kDLFloat, 64, 1}}, {"F8_E4M3", {kDLFloat8_e4m3fn, 8, 1}},
+      {"F8_E5M2", {kDLFloat8_e5m2, 8, 1}}, {"C64", {kDLComplex, 64, 1}}};
+  struct Holder {
+    DLManagedTensor managed{};
+    std::vector<int64_t> shape, strides;
+    std::shared_ptr<Mapped> owner;
+  };
+  std::map<std::string, ffi::Tensor> found;
+  uint64_t position = 0;
+  Json header = Json::Parse({reinterpret_cast<const char*>(file.data + 8), length});
+  for (const auto& [name, info] : header.Fields()) {
+    if (name == "__metadata__") continue;
+    auto kind = kinds.find(info["dtype"].String());
+    const List& offsets = info["data_offsets"].Items();
+    if (kind == kinds.end() || offsets.size() != 2) throw Malformed("weights.safetensors: " + name);
+    auto start = static_cast<uint64_t>(offsets[0].Int()), stop = static_cast<uint64_t>(offsets[1].Int());
+    auto holder = std::make_unique<Holder>();
+    unsigned __int128 size = kind->second.bits / 8;
+    for (const Json& axis : info["shape"].Items()) {
+      if (axis.Int() < 0) throw Malformed("weights.safetensors: " + name + ": bad shape");
+      holder->shape.push_back(axis.Int());
+      size *= static_cast<uint64_t>(axis.Int());
+      if (size > file.size) throw Malformed("weights.safetensors: " + name + ": bad shape");
+    }
+    if (start != position || stop < start || stop - start != size || stop > file.size - base)
+      throw Malformed("weights.safetensors: " + name + ": a hole, an overlap or another size");
+    position = stop;
+    if (name.rfind(".padding.", 0) == 0) continue;
+    if (size && start % kAlignment) throw Malformed("weights.safetensors: " + name + " is not aligned");
+    holder->strides.assign(holder->shape.size(), 1);
+    for (size_t axis = holder->shape.size(); axis-- > 1;)
+      holder->strides[axis - 1] = holder->strides[axis] * holder->shape[axis];
+    holder->owner = owner;
+    DLTensor& tensor = holder->managed.dl_tensor;
+    tensor.data = const_cast<uint8_t*>(file.data + base + start);
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = static_cast<int>(holder->shape.size());
+    tensor.dtype = kind->second;
+    tensor.shape = holder->shape.data();
+    tensor.strides = holder->strides.data();
+    holder->managed.manager_ctx = holder.get();
+    holder->managed.deleter = [](DLManagedTensor* self) {
+      delete static_cast<Holder*>(self->manager_ctx);
+    };
+    found.emplace(name, ffi::Tensor::FromDLPack(&holder.release()->managed));
+  }
+  if (base + position != file.size) throw Malformed("weights.safetensors: bytes of no tensor");
+  return found;
+}
+
+// --- libraries (runtime/library.py) ---------------------------------------------------------------
+
+/// How often this process has loaded a library: the loader takes a path that it has seen for what it
+/// has, and descriptor numbers come again.
+inline int NextNumber() {
+  static std::atomic<int> number{0};
+  return ++number;
+}
+
+/// Verified bytes as a sealed memory file, under a path that the loader has not seen before.
+template <typename F>
+auto WithFile(const Span& bytes, const std::string& name, F load) {
+  int handle = memfd_create(("tcexport:" + name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (handle < 0) throw std::runtime_error(std::string("no memory file: ") + std::strerror(errno));
+  std::unique_ptr<int, void (*)(int*)> closing(&handle, [](int* each) { close(*each); });
+  for (size_t at = 0; at < bytes.size;) {
+    ssize_t done = write(handle, bytes.data + at, bytes.size - at);
+    if (done <= 0) throw std::runtime_error(std::string("no memory file: ") + std::strerror(errno));
+    at += static_cast<size_t>(done);
+  }
+  fcntl(handle, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+  std::string path = "/proc/self/fd/";
+  for (int rest = NextNumber(); rest; rest >>= 1) path += rest & 1 ? "./" : ".//";
+  return load(path + std::to_string(handle));
+}
+
+/// The TVM runtime of this process: its digest, once a bundle has brought it.
+inline std::string& LoadedRuntime() {
+  static std::string digest;
+  return digest;
+}
+
+}  // namespace detail
+}  // namespace tcexport
