@@ -3,7 +3,7 @@
 Each run changes a file of the corpus (bytes, fields of the ZIP, the manifest's JSON, the weights;
 sizes, CRCs and digests are set right again where that leads further in) and reads it as `load` would
 before it maps code. The answer must be a refusal with a code, or a bundle: no other exception, no
-crash, at most 2 s and 256 MiB. A run follows from the seed and its number alone.
+crash, at most 2 s of the processor and 256 MiB. A run follows from the seed and its number alone.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import json
 import mmap
 import os
 import random
+import re
 import resource
 import signal
 import struct
 import sys
-import tempfile
 import time
 import zlib
 from collections import Counter
@@ -39,7 +39,7 @@ from ..runtime.guards import compile_checks
 from ..runtime.structure import builder
 
 CORPUS = Path("tests/attacks/corpus")
-SECONDS = 2.0
+SECONDS = 2.0  # of the processor
 MEMORY = 256 << 20
 _FORMAT_CODES = ("TC401", "TC402", "TC403")
 
@@ -199,7 +199,7 @@ def _fields(seed: Seed, seeds: Sequence[Seed], rng: random.Random) -> bytes:
                (b"PK\x05\x06", (4, 6, 8, 10, 12, 16, 20)))  # fmt: skip
     for _ in range(rng.randint(1, 2)):
         mark, offsets = rng.choice(records)
-        found = [at for at in range(len(data) - 3) if data[at : at + 4] == mark]
+        found = [each.start() for each in re.finditer(mark, data)]
         if not found:
             break
         at = rng.choice(found) + rng.choice(offsets)
@@ -252,7 +252,7 @@ def edit_json(data: Any, rng: random.Random) -> None:
     elif kind == 4:
         owner[key] = rng.choice((None, True, [], {}, float("nan"), float("inf")))
     elif kind == 5:
-        owner[key] = _expression(rng, rng.choice((3, 10, 100)))
+        owner[key] = _expression(rng, rng.choice((3, 6, 100)))
     elif kind == 6 and isinstance(owner, list):
         owner.extend([owner[key]] * rng.choice((1, 2, 100)))
     elif isinstance(owner[key], int):
@@ -325,6 +325,13 @@ def _too_long(signum: int, frame: Any) -> None:
     raise _TooLong
 
 
+def _set_limits(seconds: float) -> None:
+    """Of the processor's time, so that other work does not count; and of the clock, for one that
+    waits."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 30 * seconds)
+
+
 def fuzz(seeds: Sequence[Seed], first: int, runs: int, seed: int, begun: Any) -> Counter[str]:
     """Runs ``first`` to ``first + runs - 1``, in this process, which gets a limit of memory.
 
@@ -337,19 +344,21 @@ def fuzz(seeds: Sequence[Seed], first: int, runs: int, seed: int, begun: Any) ->
     used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
-    signal.signal(signal.SIGALRM, _too_long)
-    with tempfile.TemporaryDirectory(prefix="tcexport-fuzz-") as folder:
-        path = Path(folder) / "m.tcpkg"
-        for number in range(first, first + runs):
-            begun[:4] = struct.pack("<L", number)
-            path.write_bytes(mutate(seeds, random.Random(f"{seed}:{number}")))
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
-            try:
-                found[examine(path)] += 1
-            except BaseException as error:
-                raise AssertionError(f"run {number} of seed {seed}: {error!r:.300}") from error
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, _too_long)
+    for number in range(first, first + runs):
+        begun[:4] = struct.pack("<L", number)
+        handle = os.memfd_create("fuzz")  # a file on a disk takes most of the time
+        try:
+            with open(handle, "wb", closefd=False) as file:
+                file.write(mutate(seeds, random.Random(f"{seed}:{number}")))
+            _set_limits(SECONDS)
+            found[examine(Path(f"/proc/self/fd/{handle}"))] += 1
+        except BaseException as error:
+            raise AssertionError(f"run {number} of seed {seed}: {error!r:.300}") from error
+        finally:
+            _set_limits(0)
+            os.close(handle)
     return found
 
 
