@@ -9,7 +9,8 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from ..artifacts.manifest import Parameters, SourceTensor
-from ..artifacts.recipes import Steps, made, stepped_through
+from ..artifacts.recipes import Steps
+from ..artifacts.steps import made, stepped_through
 from ..artifacts.weights import Weight, fingerprint
 from .states import states
 from .tensor import Constant

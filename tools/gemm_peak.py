@@ -19,7 +19,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..artifacts.recipes import stepped_through
+from ..artifacts.steps import stepped_through
 from ..artifacts.weights import Weight
 from ..lowering.kernels.gemm import PACKING, gemm
 from ..lowering.kernels.prim_func import PASS_CONFIG, load, param, prim_func, store

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from tcexport.artifacts.recipes import stepped_through
+from tcexport.artifacts.steps import stepped_through
 from tcexport.artifacts.weights import Weight
 from tcexport.lowering.kernels.conv_last import Convolution, conv2d, packing
 from tcexport.lowering.targets import CPU_TARGETS

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcexport.artifacts.recipes import stepped_through
+from tcexport.artifacts.steps import stepped_through
 from tcexport.artifacts.weights import Weight
 from tcexport.lowering.kernels.gemm import PACKING, gemm, packed_shape
 from tcexport.lowering.kernels.tile import tile_vectors
