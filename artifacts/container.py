@@ -31,6 +31,7 @@ from .errors import BundleError, Diagnostic, UsageError
 from .manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
+    WEIGHTS_NAME,
     Manifest,
     ManifestError,
     Member,
@@ -280,13 +281,22 @@ class Bundle:
     """
 
     def __init__(
-        self, path: Path, manifest: Manifest, offsets: dict[str, int], mapped: mmap.mmap
+        self,
+        path: Path,
+        manifest: Manifest,
+        offsets: dict[str, int],
+        mapped: mmap.mmap,
+        in_memory: bool = False,
     ) -> None:
         self.path = path
         self.manifest = manifest
         self.offsets = offsets
         self._members = {member.name: member for member in manifest.members}
         self._mapped: mmap.mmap | None = mapped
+        self._in_memory = in_memory
+        self._beside: mmap.mmap | None = None
+        if manifest.external_weights is not None:
+            self._members[WEIGHTS_NAME] = manifest.external_weights
 
     def __enter__(self) -> Bundle:
         return self
@@ -301,14 +311,44 @@ class Bundle:
 
     def close(self) -> None:
         """Let go of the map. Not an mmap.close(), which fails while a view is alive."""
-        self._mapped = None
+        self._mapped = self._beside = None
 
     def view(self, name: str) -> memoryview:
         """The bytes of a member, read-only, without a copy. Not verified: see `verify`."""
         if self._mapped is None:
             raise ValueError(f"{self.path} is closed")
+        if name not in self.offsets and name in self._members:
+            return memoryview(self._opened_beside(self._members[name])).toreadonly()
         start = self.offsets[name]
         return memoryview(self._mapped)[start : start + self._members[name].size].toreadonly()
+
+    @property
+    def has_weights(self) -> bool:
+        return WEIGHTS_NAME in self._members
+
+    def _opened_beside(self, member: Member) -> mmap.mmap:
+        """The file with the weights, mapped or read once, as the bundle is."""
+        if self._beside is None:
+            # A bundle may be reached by a link; the file lies beside the one or the other.
+            places = [self.path.with_name(member.name)]
+            places.append(Path(os.path.realpath(self.path)).with_name(member.name))
+            place = next((each for each in places if each.exists()), places[0])
+            try:
+                found = _map(place, in_memory=self._in_memory)
+                if len(found) != member.size:
+                    raise ValueError(f"it has {len(found)} bytes, and {member.size} are needed")
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else None
+                raise BundleError(
+                    Diagnostic(
+                        "TC410",
+                        f"{self.path} needs {member.name} beside it: "
+                        f"{(reason or str(error)).lower()}",
+                        tries=("fetch it from where the bundle came from",),
+                    )
+                ) from None
+            self._beside = found
+        return self._beside
 
     def verify(self, names: Iterable[str] | None = None) -> None:
         """Compare the digests of the members ``names`` (None: all) with the manifest's.
@@ -371,7 +411,7 @@ def open_bundle(
         _refuse(path, f"{where}{error}")
     offsets = {entry.name: start for entry, start in zip(entries, layout.starts, strict=True)}
     del offsets[MANIFEST_NAME]
-    return Bundle(path, manifest, offsets, mapped)
+    return Bundle(path, manifest, offsets, mapped, in_memory=accept is not None)
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:

@@ -7,6 +7,7 @@ a file that holds more, less or other than the manifest says is refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
@@ -163,6 +164,7 @@ class Manifest(_Data, frozen=True, omit_defaults=True):
     states: tuple[StateTensor, ...] = ()
     parameters: Parameters | None = None
     memory: tuple[Any, ...] | None = None
+    external_weights: Member | None = None
 
 
 class _Version(msgspec.Struct):
@@ -243,6 +245,19 @@ def _checked_parameters(parameters: Parameters | None) -> Parameters | None:
     return msgspec.structs.replace(parameters, recipes=recipes)
 
 
+def external_name(sha256: str) -> str:
+    """What a file of weights beside a bundle is called."""
+    return f"weights-{sha256[:16]}.safetensors"
+
+
+def _check_external(member: Member, held: Collection[str]) -> None:
+    if WEIGHTS_NAME in held:
+        raise ManifestError("the weights are inside and outside")
+    sound = re.fullmatch(r"[0-9a-f]{64}", member.sha256) and member.size > 0
+    if not sound or member.name != external_name(member.sha256):
+        raise ManifestError(f"weights beside the bundle under the name {member.name!r:.80}")
+
+
 def entry_of(manifest: Manifest, target: Target) -> Entry:
     """How a target's binary is called."""
     return manifest.entry if target.entry is None else target.entry
@@ -287,6 +302,9 @@ def _check_entries(manifest: Manifest) -> None:
     if any(entry.weights for entry in entries) or any(each.initial for each in manifest.states):
         named.append(WEIGHTS_NAME)
     held = {member.name for member in manifest.members}
+    if manifest.external_weights is not None:
+        _check_external(manifest.external_weights, held)
+        held.add(WEIGHTS_NAME)
     for name in named:
         if name not in held:
             raise ManifestError(f"no member {name!r:.80}")

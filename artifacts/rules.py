@@ -582,6 +582,14 @@ _rule(
     "Fetch a newer bundle, signed by a key that is trusted.",
 )
 _rule(
+    "TC410",
+    "weights are not beside the bundle",
+    "The bundle keeps its weights in a file beside it, by digest, and that file is not there, cannot "
+    "be read, or has another size.",
+    "Other weights are another model.",
+    "Move the two files together. `tcexport weights inside` makes one file of them.",
+)
+_rule(
     "TC501",
     "op not supported",
     "The graph holds operations that cannot be lowered, all listed with their lines.",
@@ -692,6 +700,7 @@ _RELATED = (
     ("TC310", "TC407"),
     ("TC401", "TC402", "TC403"),
     ("TC402", "TC408", "TC409"),
+    ("TC402", "TC410"),
     ("TC014", "TC408"),
     ("TC015", "TC016"),
     ("TC404", "TC405", "TC506"),

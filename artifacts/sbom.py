@@ -25,6 +25,8 @@ def sbom(manifest: Manifest, members: Sequence[Member]) -> bytes:
     ``metadata.tools``.
     """
     digests = {member.name: member.sha256 for member in members}
+    if manifest.external_weights is not None:
+        digests[manifest.external_weights.name] = manifest.external_weights.sha256
     provenance = manifest.provenance
     components = [
         *_runtimes(manifest, digests),

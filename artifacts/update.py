@@ -18,10 +18,12 @@ import numpy as np
 
 from .container import Bundle, open_bundle, write_bundle
 from .errors import BundleError, Diagnostic, UsageError
+from .external import keep_beside
 from .manifest import WEIGHTS_NAME, Manifest, Parameters, SourceTensor
 from .names import suggestions
-from .recipes import RecipeError, made, names_of
+from .recipes import RecipeError, names_of
 from .sbom import SBOM_NAME
+from .steps import made
 from .weights import Weight, WeightsError, fingerprint, read_weights, write_weights
 
 
@@ -72,7 +74,7 @@ def read_weights_of(bundle: Bundle) -> dict[str, Weight]:
     Raises:
         BundleError: TC401, they are damaged.
     """
-    if not bundle.manifest.entry.weights:
+    if not bundle.has_weights:
         return {}
     try:
         return read_weights(bundle.view(WEIGHTS_NAME))
@@ -213,6 +215,10 @@ def _write(bundle: Bundle, tensors: Mapping[str, Weight], digest: str, out: Path
     manifest = msgspec.structs.replace(manifest, provenance=provenance, members=())
     with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
         members: list[tuple[str, Path | bytes]] = []
+        if manifest.external_weights is not None:
+            write_weights(Path(folder) / "weights", tensors)
+            beside = keep_beside(Path(folder) / "weights", out)
+            manifest = msgspec.structs.replace(manifest, external_weights=beside)
         for number, name in enumerate(bundle.offsets):
             if name == SBOM_NAME:
                 continue

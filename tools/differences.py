@@ -112,9 +112,12 @@ def _tuples(data: Any) -> Any:
 
 def _members(one: Bundle, two: Bundle) -> Iterator[Difference]:
     listed = [{each.name: each for each in bundle.manifest.members} for bundle in (one, two)]
+    for bundle, members in zip((one, two), listed, strict=True):
+        if bundle.manifest.external_weights is not None:
+            members[WEIGHTS_NAME] = bundle.manifest.external_weights
     for name in sorted({**listed[0], **listed[1]}):
         first, second = listed[0].get(name), listed[1].get(name)
-        if first == second:
+        if first is not None and second is not None and first.sha256 == second.sha256:
             continue
         if name == WEIGHTS_NAME and first is not None and second is not None:
             yield from _weights(one, two)

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Where to write; by default the source's name with .tcpkg, in the current folder.",
 )
+@click.option(
+    "--weights",
+    type=click.Choice(["inside", "external"]),
+    default="inside",
+    help="`external` keeps them in a file beside the bundle, named by its digest.",
+)
 @finding_options
 @click.pass_context
 def command(
@@ -44,6 +50,7 @@ def command(
     asked: Asked,
     targets: tuple[str, ...],
     output: Path | None,
+    weights: str,
     quiet: bool,
     verbose: bool,
     form: str,
@@ -78,6 +85,10 @@ def command(
             levels=levels,
             progress=progress,
         )
+        if weights == "external":
+            from ..artifacts.external import move_outside
+
+            move_outside(Path(report.path), Path(report.path))
     if form == "json":
         click.echo(json.dumps(_as_json(report), indent=1))
         return

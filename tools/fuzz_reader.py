@@ -41,7 +41,7 @@ from ..runtime.structure import builder
 CORPUS = Path("tests/attacks/corpus")
 SECONDS = 2.0  # of the processor
 MEMORY = 256 << 20
-_FORMAT_CODES = ("TC401", "TC402", "TC403")
+_FORMAT_CODES = ("TC401", "TC402", "TC403", "TC410")
 
 
 # --- reading ----------------------------------------------------------------------------------------

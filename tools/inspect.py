@@ -13,7 +13,7 @@ import click
 
 from ..artifacts.container import open_bundle
 from ..artifacts.expr import render
-from ..artifacts.manifest import Manifest
+from ..artifacts.manifest import Manifest, Member
 from ..artifacts.names import printable
 from ..artifacts.prove import Span, bounds
 from .failures import in_colour
@@ -86,7 +86,7 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
         (
             "members",
             ("name", "size", "sha256"),
-            [(each.name, size_text(each.size), each.sha256[:16]) for each in manifest.members],
+            [(each.name, size_text(each.size), each.sha256[:16]) for each in _files(manifest)],
         ),
         ("provenance", ("what", "value"), made),
     ]
@@ -102,6 +102,14 @@ def _memory_rows(manifest: Manifest) -> list[tuple[str, str]]:
         most = bounds(each, box)[1]
         rows.append((render(each), "without end" if most == inf else f"<= {size_text(int(most))}"))
     return rows
+
+
+def _files(manifest: Manifest) -> list[Member]:
+    """The members, and the file beside the bundle, if there is one."""
+    beside = manifest.external_weights
+    if beside is None:
+        return list(manifest.members)
+    return [*manifest.members, Member(f"{beside.name}, beside it", beside.size, beside.sha256)]
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -48,3 +48,30 @@ def update(bundle: Path, weights: Path, output: Path, form: str) -> None:
             err=True,
         )
     click.echo(str(output))
+
+
+@command.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path))
+def external(bundle: Path, output: Path) -> None:
+    """Keep the weights of BUNDLE in a file beside OUTPUT, named by its digest.
+
+    Bundles with the same weights share it.
+    """
+    from ..artifacts.external import move_outside
+
+    beside = move_outside(bundle, output)
+    click.echo(str(output))
+    if beside is not None:
+        click.echo(str(beside))
+
+
+@command.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path))
+def inside(bundle: Path, output: Path) -> None:
+    """Make one file of BUNDLE and the weights beside it."""
+    from ..artifacts.external import move_inside
+
+    move_inside(bundle, output)
+    click.echo(str(output))

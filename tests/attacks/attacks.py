@@ -531,6 +531,12 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda data: data["contract"]["inputs"][0].update(dtype="f8,(1000,1000)i8"),
         "dtype",
     ),
+    "weights_outside_that_climb_up": (
+        lambda data: data.update(
+            external_weights={"name": "../../etc/shadow", "size": 9, "sha256": "0" * 64}
+        ),
+        "inside and outside",
+    ),
     "a_class_name_that_is_code": (
         lambda data: data["contract"]["result"].update(name="x=__import__('os')"),
         "",
@@ -570,6 +576,41 @@ def weights(
         )
 
     return make
+
+
+def _outside(name: str, size: int = 9) -> Callable[[Seed], bytes]:
+    """A file without weights that asks for some beside it."""
+
+    def make(seed: Seed) -> bytes:
+        members = tuple((n, c) for n, c in seed.members if n != WEIGHTS_NAME)
+        data = json.loads(seed.head)
+        data["external_weights"] = {"name": name, "size": size, "sha256": "0" * 64}
+        return sealed(described(data, members), members)
+
+    return make
+
+
+ATTACKS += [
+    Attack(
+        "weights_beside_the_bundle_that_climb_up",
+        _outside("../../../etc/shadow"),
+        "TC401",
+        "under the name",
+    ),
+    Attack("weights_beside_it_that_are_absolute", _outside("/etc/shadow"), "TC401", "the name"),
+    Attack(
+        "weights_beside_it_of_a_negative_size",
+        _outside("weights-0000000000000000.safetensors", -1),
+        "TC401",
+        "the name",
+    ),
+    Attack(
+        "weights_beside_it_that_are_not_there",
+        _outside("weights-0000000000000000.safetensors"),
+        "TC410",
+        "needs weights-0000000000000000.safetensors beside it",
+    ),
+]
 
 
 def _with_weights(seed: Seed, content: bytes) -> bytes:
