@@ -175,11 +175,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, code: bytes) -> Path:
     return pack(path, contract, {"x86-64-v3": code}, {"w": WEIGHT}, entry=entry)
 
 
-def call(n: int, m: int, k: int, **more: Any) -> Inputs:
+def call(n: int, m: int, value: int, **more: Any) -> Inputs:
+    """A call with n and m as sizes, and k as a value; ``more`` replaces arguments."""
     x = np.arange(n * 4, dtype=np.float32).reshape(n, 4)
     y = np.ones((max(2 * m + 1, 0), max(n, m, 0)))
     ids = np.full((n, 3), n - 1, np.int32)
-    return {"x": x, "y": y, "ids": ids, "k": np.array(k), "mode": "mean", "level": 3, **more}
+    return {"x": x, "y": y, "ids": ids, "k": np.array(value), "mode": "mean", "level": 3, **more}
 
 
 def put(array: np.ndarray, at: Any, value: int) -> np.ndarray:
