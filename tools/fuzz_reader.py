@@ -344,8 +344,8 @@ def fuzz(seeds: Sequence[Seed], first: int, runs: int, seed: int, begun: Any) ->
     used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
-    for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, _too_long)
+    for limit in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(limit, _too_long)
     for number in range(first, first + runs):
         begun[:4] = struct.pack("<L", number)
         handle = os.memfd_create("fuzz")  # a file on a disk takes most of the time
