@@ -222,7 +222,7 @@ def test_the_same_numbers_of_real_exports(both: Both, tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "code"),
+    ("inputs", "wanted"),
     [
         (call(0, 4, 0), "TC301"),
         (call(41, 4, 0), "TC301"),
@@ -247,14 +247,14 @@ def test_the_same_numbers_of_real_exports(both: Both, tmp_path: Path, name: str)
         (call(3, 4, 0, x="text"), "TC303"),
     ],
 )
-def test_the_same_refusals(both: Both, guarded: Path, inputs: Inputs, code: str) -> None:
-    if code == "TC303":  # what is no tensor has other words in each language
+def test_the_same_refusals(both: Both, guarded: Path, inputs: Inputs, wanted: str) -> None:
+    if wanted == "TC303":  # what is no tensor has other words in each language
         done = subprocess.run(
             [both.host, guarded, *(f"{n}=text" for n in inputs)], capture_output=True, text=True
         )
         assert done.returncode == 4 and "[TC303] x: got 'text' (str), needs a tensor" in done.stderr
         return
-    assert both(guarded, inputs).startswith(f"[{code}] ")
+    assert both(guarded, inputs).startswith(f"[{wanted}] ")
 
 
 def test_an_index_outside_of_the_part_that_is_read_passes(both: Both, guarded: Path) -> None:
