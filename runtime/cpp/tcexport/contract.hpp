@@ -140,7 +140,7 @@ inline Manifest ReadManifest(const Json& data) {
   const Json* states = data.Find("states");
   if (states && !states->Items().empty())
     throw Malformed("it keeps state from call to call, which this host does not serve");
-  data.Only({"states", "format_version", "model", "contract", "entry", "targets", "runtimes", "provenance",
+  data.Only({"states", "memory", "format_version", "model", "contract", "entry", "targets", "runtimes", "provenance",
              "members", "parameters", "external_weights"});
   Manifest made;
   made.model = data["model"].String();
