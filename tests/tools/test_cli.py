@@ -148,8 +148,8 @@ def test_help_costs_less_than_150_ms_on_top_of_python(tmp_path: Path) -> None:
             "  try: tcexport check --help\n",
         ),
         (
-            "explain TC21",
-            "error[TC006] there is no code TC21\n"
+            "explain TC2122",
+            "error[TC006] there is no code TC2122\n"
             "  try: tcexport explain TC212\n"
             "  try: tcexport explain   (lists all codes)\n",
         ),
