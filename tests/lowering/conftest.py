@@ -89,7 +89,8 @@ class Compiled:
         assert len(sizes) == len(self.answer.sizes)
         extra = [tvm_ffi.Shape(sizes)] if self.answer.sizes else []
         results = self.vm["main"](*tensors, *extra, *self.weights)
-        return [torch.from_dlpack(result) for result in results]
+        alone = isinstance(results, tvm_ffi.Tensor)
+        return [torch.from_dlpack(result) for result in ([results] if alone else results)]
 
 
 def in_parts(tensor: torch.Tensor) -> torch.Tensor:
