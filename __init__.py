@@ -19,7 +19,7 @@ from .artifacts.logs import set_logs
 if TYPE_CHECKING:
     from .exporter.check import check
     from .exporter.export import export
-    from .runtime import Model, load
+    from .runtime import Model, Session, load
 
     __version__: str
 
@@ -29,6 +29,7 @@ __all__ = [
     "GuardError",
     "InternalError",
     "Model",
+    "Session",
     "TcexportError",
     "UsageError",
     "__version__",
@@ -53,7 +54,7 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         found: Any = getattr(import_module(f".exporter.{name}", __package__), name)
-    elif name in ("load", "Model"):
+    elif name in ("load", "Model", "Session"):
         from . import runtime
 
         found = getattr(runtime, name)

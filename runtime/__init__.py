@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .model import Metrics, Model, load
+    from .session import Session
 
-__all__ = ["Metrics", "Model", "load"]
+__all__ = ["Metrics", "Model", "Session", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -40,7 +40,10 @@ def source_of(name: str, config: str, folder: Path) -> Source:
     return load_source(str(folder / name))
 
 
-@pytest.mark.parametrize(("name", "config"), [("bert.py", BERT), ("llama.py", LLAMA)])
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("bert.py", BERT), pytest.param("llama.py", LLAMA, marks=pytest.mark.zoo)],
+)
 def test_a_file_of_the_page_is_exported_over_its_range(
     name: str, config: str, tmp_path: Path
 ) -> None:

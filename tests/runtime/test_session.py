@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import resource
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -206,23 +208,50 @@ def test_a_session_is_for_one_thread_at_a_time(model: Any) -> None:
 
 
 class Ring(nn.Module):
-    """Where it writes is state itself, which no check before the call can know."""
+    """Where it writes is state itself, which no check before the call can know. One of its buffers
+    is large: 32 MB, of which each call writes 32 bytes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("rows", torch.zeros(3, 4))
         self.register_buffer("used", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("cache", torch.zeros(8, 1 << 20))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.rows.index_copy_(0, self.used, x)
+        self.cache[:, self.used] = x.sum()
         self.used += 1
         return self.rows.sum(0)
 
 
-def test_after_a_call_that_fails_while_it_runs_there_is_no_state(tmp_path: Path) -> None:
-    path = tmp_path / "m.tcpkg"
-    tcexport.export(Ring().eval(), (torch.ones(1, 4),), out=path, targets=("cpu:x86-64-v3",))
-    session = tcexport.load(path).session()
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("ring") / "m.tcpkg"
+    report = tcexport.export(
+        Ring().eval(), (torch.ones(1, 4),), out=path, targets=("cpu:x86-64-v3",)
+    )
+    assert report.weights_size < 1 << 20, "zeros need no bytes in the file"
+    return tcexport.load(path, num_threads=1)
+
+
+def test_a_call_costs_what_it_writes(ring: Any) -> None:
+    """A copy of the large buffer would take some milliseconds, and as much memory again."""
+    session = ring.session()
+    x = np.ones((1, 4), np.float32)
+    session(x)
+    peak, fastest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, math.inf
+    for _ in range(20):
+        session.reset()
+        start = time.perf_counter()
+        session(x)
+        fastest = min(fastest, time.perf_counter() - start)
+    assert fastest < 1e-3
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 16 << 10  # KiB
+    assert (session.state()["cache"] != 0).sum() == 8
+
+
+def test_after_a_call_that_fails_while_it_runs_there_is_no_state(ring: Any) -> None:
+    session = ring.session()
     x = np.ones((1, 4), np.float32)
     kept = session.state()
     for count in (1, 2, 3):
