@@ -58,8 +58,9 @@ def _places(main: relax.Function) -> dict[int, _Place]:
     values = {
         binding.var: binding.value for binding in bindings if isinstance(binding, relax.VarBinding)
     }
-    results = values.get(main.body.body, main.body.body)
-    fields = results.fields if isinstance(results, relax.Tuple) else [results]
+    body = main.body.body
+    results = values.get(body, body)
+    fields = results.fields if isinstance(results, relax.Tuple) else [body]
     found: dict[int, _Place] = {}
     for number, result in enumerate(fields):
         variable = result

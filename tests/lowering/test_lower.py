@@ -57,6 +57,11 @@ def test_two_lowerings_give_equal_bytes(tmp_path: Path) -> None:
     assert {f"compile for {TARGET}", f"link for {TARGET}"} <= set(stages)
 
 
+def test_a_result_by_itself_can_lie_in_memory_of_the_callers(tmp_path: Path) -> None:
+    program = trace(Mlp().eval(), (torch.randn(3, 5, 8),))
+    assert lowered(program, tmp_path).given == (0,)
+
+
 def test_the_library_needs_no_compiler_and_says_its_libc(tmp_path: Path) -> None:
     result = lowered(trace(Mlp().eval(), (torch.randn(3, 8),)), tmp_path)
     library = result.libraries[TARGET].read_bytes()
