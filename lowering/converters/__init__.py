@@ -9,6 +9,7 @@ from . import (  # noqa: F401
     elementwise,
     fft,
     index,
+    linalg,
     linear,
     nonzero,
     norm,
