@@ -1,8 +1,9 @@
-"""Recurrent layers stay whole in a trace, with their number of steps dynamic.
+"""What torch's own code for some ops would fix in a trace, done in another way.
 
-Torch's shape functions for them run the layer step by step, which fixes the number of steps. While
-`recurrent_whole` is active they give the shapes alone, through an op that cannot be computed: should
-one of them get into a graph in the place of the layer, it is refused by its name.
+Recurrent layers stay whole, with their number of steps dynamic: torch's shape functions run them step
+by step. While `own_kernels` is active they give the shapes alone, through an op that cannot be
+computed: should one of them get into a graph in the place of the layer, it is refused by its name.
+The inverse short-time Fourier transform is written so that no value of a tensor is read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table
+
+from .spectral import istft
 
 _LIBRARY = torch.library.Library("tcexport", "FRAGMENT")
 _LIBRARY.define(
@@ -54,28 +57,32 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.rnn_tanh.input: _of_others,
     torch.ops.aten.rnn_relu.input: _of_others,
 }
+_OWN: dict[Any, Callable[..., Any]] = {**_SHAPES, torch.ops.aten.istft.default: istft}
 _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
 
 @contextmanager
-def recurrent_whole() -> Iterator[None]:
-    """While active, a trace does not look into LSTM, GRU and RNN layers."""
+def own_kernels() -> Iterator[None]:
+    """While active, a trace follows these ops through our functions."""
     with ExitStack() as stack:
-        for op, shapes in _SHAPES.items():
-            stack.enter_context(_kernels(op, shapes))
+        for op, kernel in _OWN.items():
+            stack.enter_context(_kernels(op, kernel))
         yield
 
 
 @contextmanager
 def _kernels(op: Any, kernel: Callable[..., Any]) -> Iterator[None]:
-    saved, decomposition = dict(op.py_kernels), decomposition_table[op]
+    saved, decomposition = dict(op.py_kernels), decomposition_table.get(op)
     op.py_kernels.update(dict.fromkeys(_KEYS, kernel))
     op._dispatch_cache.clear()
     decomposition_table[op] = kernel  # fake tensors look here
     try:
         yield
     finally:
-        decomposition_table[op] = decomposition
+        if decomposition is None:
+            del decomposition_table[op]
+        else:
+            decomposition_table[op] = decomposition
         op.py_kernels.clear()
         op.py_kernels.update(saved)
         op._dispatch_cache.clear()

@@ -39,3 +39,19 @@ def test_any_number_of_steps_but_none(tmp_path: Path, kind: Any) -> None:
             torch.testing.assert_close(got, want.detach(), rtol=1e-4, atol=1e-5)
     with pytest.raises(tcexport.GuardError, match="seq"):
         loaded(torch.zeros(2, 0, dtype=torch.int64))
+
+
+def test_a_packed_sequence_is_refused_with_what_to_do() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(4, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return self.layer(packed)[1]
+
+    found = tcexport.check(Packed().eval(), (torch.randn(2, 3, 4), torch.tensor([3, 2])))
+    assert {each.code for each in found.errors} == {"TC101"}
+    assert "packs a batch by lengths" in found.errors[0].message
+    assert "torch.where" in found.errors[0].tries[0]

@@ -144,4 +144,13 @@ def test_short_time_transforms(agree) -> None:
     def spectrum(x: torch.Tensor) -> torch.Tensor:
         return torch.stft(x, 16, hop_length=4, window=window, return_complex=True)
 
-    agree([lambda x: spectrum(x).abs(), spectrum], (torch.randn(2, 50),), (torch.randn(1, 16),))
+    def back(x: torch.Tensor) -> torch.Tensor:
+        return torch.istft(spectrum(x), 16, hop_length=4, window=window)
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        shape = {"hop_length": 5, "win_length": 12, "normalized": True}
+        spectrum = torch.stft(x[0], 16, window=window[:12] + 0.1, return_complex=True, **shape)
+        return torch.istft(spectrum, 16, window=window[:12] + 0.1, length=30, **shape)
+
+    functions = [lambda x: spectrum(x).abs(), spectrum, back, part]
+    agree(functions, (torch.randn(2, 50),), (torch.randn(1, 41),), (torch.randn(3, 73),))
