@@ -82,13 +82,16 @@ class Compiled:
         self.kept = [aligned(weight) for weight in kept]
         self.weights = [tvm_ffi.from_dlpack(weight) for weight in self.kept]
 
-    def __call__(self, args: Call, sizes: Sequence[int] = ()) -> list[torch.Tensor]:
+    def __call__(
+        self, args: Call, sizes: Sequence[int] = (), states: Sequence[torch.Tensor] = ()
+    ) -> list[torch.Tensor]:
         flat = tree_leaves(args, is_leaf=lambda leaf: leaf is None)
         inputs = [aligned(in_parts(flat[index])) for index in self.answer.inputs]
         tensors = [tvm_ffi.from_dlpack(each) for each in inputs]
         assert len(sizes) == len(self.answer.sizes)
         extra = [tvm_ffi.Shape(sizes)] if self.answer.sizes else []
-        results = self.vm["main"](*tensors, *extra, *self.weights)
+        held = [tvm_ffi.from_dlpack(state) for state in states]
+        results = self.vm["main"](*tensors, *extra, *held, *self.weights)
         alone = isinstance(results, tvm_ffi.Tensor)
         return [torch.from_dlpack(result) for result in ([results] if alone else results)]
 

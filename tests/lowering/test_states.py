@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import tvm_ffi
 from torch import nn
 
 from tcexport.lowering.worker import library_path
@@ -148,15 +147,9 @@ class Session:
         buffers = dict(module.named_buffers())
         self.tensors = {row.name: aligned(buffers[row.name]) for row in compiled.answer.states}
 
-    def __call__(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        states = [tvm_ffi.from_dlpack(tensor) for tensor in self.tensors.values()]
-        inputs = [aligned(args[index]) for index in self.compiled.answer.inputs]
-        tensors = [tvm_ffi.from_dlpack(each) for each in inputs]
+    def __call__(self, args: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         sizes = [int(args[1].item()) for _ in self.compiled.answer.sizes]
-        extra = [tvm_ffi.Shape(sizes)] if sizes else []
-        main = self.compiled.vm["main"]
-        results = main(*tensors, *extra, *states, *self.compiled.weights)
-        return [torch.from_dlpack(result) for result in results]
+        return self.compiled(args, sizes, list(self.tensors.values()))
 
 
 @pytest.mark.parametrize(
