@@ -369,7 +369,7 @@ def _traced(
         raise ExportError((*rehearsal.errors, *rehearsal.notes))
     kept = require_states(source.module, traced, rehearsal.states)
     with stages("compare the trace with the model"):
-        require_faithful(source.module, traced, rehearsal.suspects)
+        require_faithful(source.module, traced, (*rehearsal.draws, *rehearsal.suspects))
         if not traced.strict:
             with preserved(source.module):
                 reseed(1)

@@ -23,13 +23,15 @@ from torch._dynamo.variables.functions import SkipFunctionVariable
 from torch.overrides import TorchFunctionMode
 
 from ..artifacts.errors import Location
-from ..lowering.locations import is_library, shown_file
+from ..lowering.locations import is_library, is_machinery, shown_file
 from .eager import quietly
 from .families import classify_call, classify_event, classify_function
 from .reach import names_in, reach
 from .roles import branch_family
 from .state import GLOBAL_GENERATORS, Change, Snapshot, same
 from .written import Write, Written, tensors_of
+
+TORCHS = "torch"  # what has drawn, where it is torch's own generator
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,21 @@ def observe(
             snapshot.restore()
             written.restore()
             with written, mode, quietly(), contextlib.suppress(Exception):  # the first call counts
-                lines = _lines_of(changes, call)
+                lines = _lines_of(changes, call, is_library if watch.executed else is_machinery)
     finally:
         snapshot.restore()
         written.restore()
-    drawn = any(event.family in ("random", "dropout") and event.location for event in watch.events)
+    drawn = {
+        event.what == TORCHS or event.family == "dropout"
+        for event in watch.events
+        if event.family in ("random", "dropout") and event.location
+    }
     located = tuple(
         (change, lines.get(index))
         for index, change in enumerate(changes)
-        if not (drawn and change.slot.path in GLOBAL_GENERATORS)  # said of the line that drew
+        # Said of the line that drew.
+        if change.slot.path not in GLOBAL_GENERATORS
+        or (change.slot.path == "torch.random") not in drawn
     )
     return Observed(
         result,
@@ -123,8 +131,18 @@ def _location(frame: types.FrameType) -> Location:
     return Location(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
 
 
+def _models_frame(frame: types.FrameType | None) -> types.FrameType | None:
+    """The nearest frame of the user's code; of a model that is a library's, the library's."""
+    users = _users_frame(frame)
+    while users is None and frame is not None and frame.f_code is not observe.__code__:
+        if not is_machinery(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return users
+
+
 def _here() -> Location | None:
-    frame = _users_frame(sys._getframe(1))
+    frame = _models_frame(sys._getframe(1))
     return _location(frame) if frame is not None else None
 
 
@@ -190,12 +208,12 @@ class _Watch:
 
     def drew(self) -> None:
         """Torch has given random numbers."""
-        frame = _users_frame(sys._getframe(1))
+        frame = _models_frame(sys._getframe(1))
         if frame is not None:
             through = sys._getframe(1)
             while through is not frame and not _is_dropout(through):
                 through = through.f_back or frame
-            self.note("random" if through is frame else "dropout", "torch", frame)
+            self.note("dropout" if _is_dropout(through) else "random", TORCHS, frame)
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """What `sys.addaudithook` calls."""
@@ -337,8 +355,11 @@ def _writes(name: str) -> bool:
 # --- the line that changed something --------------------------------------------------------------
 
 
-def _lines_of(changes: Sequence[Change], call: Callable[[], Any]) -> dict[int, Location]:
-    """For each change, by its index, the user's line after which it was first to be seen."""
+def _lines_of(
+    changes: Sequence[Change], call: Callable[[], Any], ignored: Callable[[str], bool]
+) -> dict[int, Location]:
+    """For each change, by its index, the line after which it was first to be seen, in a file that is
+    not ``ignored``."""
     found: dict[int, Location] = {}
     values = [change.slot.read().get(change.key) for change in changes]
     last: list[Location | None] = [None]
@@ -351,11 +372,11 @@ def _lines_of(changes: Sequence[Change], call: Callable[[], Any]) -> dict[int, L
                 found[index] = last[0]
 
     def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
-        if is_library(frame.f_code.co_filename):
+        if ignored(frame.f_code.co_filename):
             return None
         look()
         if event == "return":
-            caller = _users_frame(frame.f_back)
+            caller = _models_frame(frame.f_back)
             last[0] = _location(caller) if caller is not None else None
         else:
             last[0] = _location(frame)

@@ -26,7 +26,7 @@ from .eager import quietly, run_eager, same_numbers
 from .examples import contiguous_clone
 from .families import FAMILIES, tries_for
 from .modes import mode_reads
-from .observe import Event, Observed, observe
+from .observe import TORCHS, Event, Observed, observe
 from .signature import Bound, forward_location
 from .state import Change, preserved
 from .trace import IGNORED
@@ -37,13 +37,15 @@ from .written import tensors_of
 class Rehearsal:
     """``errors`` refuse the export; ``notes`` go into its report; ``suspects`` are what a trace
     may have taken well, and what is to blame where its answers are wrong; ``possible`` count where
-    the trace fails. ``states`` are the buffers that were written to."""
+    the trace fails. ``states`` are the buffers that were written to. ``draws`` of torch's own random
+    numbers count where something comes of them: a trace holds every one."""
 
     errors: tuple[Diagnostic, ...]
     notes: tuple[Diagnostic, ...]
     suspects: tuple[Diagnostic, ...]
     possible: tuple[Diagnostic, ...]
     states: tuple[str, ...] = ()
+    draws: tuple[Diagnostic, ...] = ()
 
 
 def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
@@ -83,7 +85,7 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
     errors = list(_other_answers(module, bound, first))
     to_blame = [each for each in found.suspects if each.code == "TC105"]
     if errors:
-        return replace(found, errors=tuple(to_blame or errors))
+        return replace(found, errors=(*found.draws, *to_blame) or tuple(errors))
     return replace(found, notes=(*found.notes, *map(_kept_identity, to_blame)))
 
 
@@ -123,7 +125,7 @@ def refusal(
     error: ExportError, module: torch.nn.Module, bound: Bound, rehearsal: Rehearsal
 ) -> ExportError:
     """A failed trace with everything else that is to be mended: one run names all."""
-    found = [*rehearsal.errors, *error.diagnostics, *rehearsal.possible]
+    found = [*rehearsal.errors, *rehearsal.draws, *error.diagnostics, *rehearsal.possible]
     _tell(error.diagnostics)
     if any(each.code.startswith("TC1") for each in error.diagnostics):
         leaves = [contiguous_clone(leaf) for _, leaf in bound.leaves]
@@ -170,9 +172,13 @@ def _judged(
 ) -> Rehearsal:
     found: list[Diagnostic] = []
     suspects: list[Diagnostic] = []
+    draws: list[Diagnostic] = []
     for event in observed.events:
-        doubtful = event.family in ("numpy", "identity")
-        (suspects if doubtful else found).append(_event_diagnostic(event))
+        if (event.family, event.what) == ("random", TORCHS):
+            draws.append(_event_diagnostic(event))
+        else:
+            doubtful = event.family in ("numpy", "identity")
+            (suspects if doubtful else found).append(_event_diagnostic(event))
     buffers = dict(module.named_buffers())
     found += [_state_diagnostic(change, location, buffers) for change, location in observed.changes]
     for write in observed.writes:
@@ -186,7 +192,8 @@ def _judged(
     found += shared_states(module, [write.name for write in observed.writes])
     found += mode_reads(observed.executed, module)
     found += constant_reads(observed.functions, [change.path for change, _ in observed.changes])
-    errors = merged(counted([each for each in found if each.severity == "error"]))
+    refused = [each for each in found if each.severity == "error"]
+    errors = merged(counted([*refused, *draws])) if refused else []
     notes = merged([each for each in found if each.severity != "error"])
     possible = counted([_event_diagnostic(event) for event in observed.possible])
     return Rehearsal(
@@ -195,6 +202,7 @@ def _judged(
         tuple(merged(sorted(suspects, key=_of_tensors))),
         tuple(merged(possible)),
         tuple(write.name for write in observed.writes if write.name in buffers),
+        tuple(merged(counted(draws))),
     )
 
 

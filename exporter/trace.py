@@ -334,7 +334,10 @@ def _export(
     model), the other way."""
     try:
         with _tracing():
-            return _torch_export(module, args, kwargs, dynamic, strict=True), True
+            program = _torch_export(module, args, kwargs, dynamic, strict=True)
+        if not _holds_autocast(program):
+            return program, True
+        refusal, first = None, None
     except Exception as error:  # the kinds of failure are told apart in `breaks`
         refusal, is_the_models = explain_failure(error)
         if is_the_models:
@@ -346,7 +349,20 @@ def _export(
         with _tracing():
             return _torch_export(module, args, kwargs, dynamic, strict=False), False
     except Exception:  # the strict trace's answer has the better lines
+        if refusal is None:
+            return program, True
         raise ExportError(refusal) from first
+
+
+def _holds_autocast(program: ExportedProgram) -> bool:
+    """Whether a part runs under autocast, whose results a strict trace of torch 2.13 has in the
+    dtype that they had without."""
+    return any(
+        node.target is torch.ops.higher_order.wrap_with_autocast
+        for module in program.graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+    )
 
 
 def _torch_export(

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 import torch.fx.experimental._config as fx_config
+from torch._ops import OpOverload
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
@@ -38,6 +39,7 @@ def decompose(
             numbers (TC105); all such places are listed.
     """
     inline_branches(program)
+    _drop_unused_draws(program.graph)
     for node in program.graph.nodes:
         # A view that eager mode can take may not be one of what a decomposition gives instead.
         if node.op == "call_function" and node.target is aten.view.default:
@@ -62,6 +64,21 @@ def decompose(
     if found:
         raise ExportError(found)
     return program
+
+
+def _drop_unused_draws(graph: torch.fx.Graph) -> None:
+    """Random numbers that nothing comes of, such as those that decide in training which layers to
+    skip; torch keeps them for the sake of its generator."""
+    for node in reversed(graph.nodes):
+        if node.users or node.op != "call_function" or not isinstance(node.target, OpOverload):
+            continue
+        if not node.target._schema.is_mutable and (_draws(node) or not node.is_impure()):
+            graph.erase_node(node)
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    op = node.target
+    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 def _one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -157,9 +174,7 @@ _RECURRENT = ("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.
 def _randomness(program: torch.export.ExportedProgram) -> list[Diagnostic]:
     found = []
     for node in program.graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        if torch.Tag.nondeterministic_seeded not in node.target.tags:
+        if node.op != "call_function" or not _draws(node):
             continue
         if _drops_nothing(node):
             continue

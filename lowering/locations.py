@@ -32,7 +32,7 @@ def location_of_frames(frames: Sequence[tuple[str, int]]) -> Location | None:
     if not frames:
         return None
     own = [frame for frame in frames if not is_library(frame[0])]
-    own = own or [frame for frame in frames if not _is_machinery(frame[0])]
+    own = own or [frame for frame in frames if not is_machinery(frame[0])]
     if not own:
         return None
     file, line = own[-1]
@@ -48,7 +48,7 @@ def shown_file(file: str) -> str:
     return Path(file).name
 
 
-def _is_machinery(file: str) -> bool:
+def is_machinery(file: str) -> bool:
     """All of torch but its layers, and this package, which say nothing about a model."""
     if any(Path(file).is_relative_to(folder) for folder in _own_folders()):
         return True
