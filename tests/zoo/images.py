@@ -82,7 +82,7 @@ def clip_text() -> Row:
     return model, {"input_ids": ids("batch", "seq"), "attention_mask": mask("batch", "seq")}
 
 
-@row(batch=(1, 4), height=(32, 128, 4), width=(32, 128, 4))
+@row(slow=True, batch=(1, 4), height=(32, 128, 4), width=(32, 128, 4))
 def swin() -> Row:
     config = hf.SwinConfig(
         image_size=64, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4
@@ -144,7 +144,7 @@ def yolos() -> Row:
     return hf.YolosForObjectDetection(config), {"pixel_values": floats("batch", 3, 32, 48)}
 
 
-@row(batch=(1, 4), height=(64, 192, 64), width=(64, 192, 64))
+@row(slow=True, batch=(1, 4), height=(64, 192, 64), width=(64, 192, 64))
 def mobilevit() -> Row:
     config = hf.MobileViTConfig(
         image_size=64,
