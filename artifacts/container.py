@@ -297,6 +297,7 @@ class Bundle:
         self._beside: mmap.mmap | None = None
         if manifest.external_weights is not None:
             self._members[WEIGHTS_NAME] = manifest.external_weights
+        self._copies: dict[str, bytes] = {}
 
     def __enter__(self) -> Bundle:
         return self
@@ -350,15 +351,33 @@ class Bundle:
             self._beside = found
         return self._beside
 
-    def verify(self, names: Iterable[str] | None = None) -> None:
+    def copy(self, name: str) -> bytes:
+        """A copy of a member that has the digest of the manifest: what was hashed is what is used.
+
+        Raises:
+            BundleError: TC402, it has another one.
+        """
+        if name not in self._copies:
+            self.verify((), copied=(name,))
+        return self._copies.pop(name)
+
+    def verify(self, names: Iterable[str] | None = None, copied: Iterable[str] = ()) -> None:
         """Compare the digests of the members ``names`` (None: all) with the manifest's.
+
+        Args:
+            copied: members that will be asked of `copy`: they are copied now, and not hashed again.
 
         Raises:
             BundleError: TC402 with the first member that differs.
         """
-        for name in self._members if names is None else names:
+        ahead = tuple(copied)
+        for name in dict.fromkeys((*(self._members if names is None else names), *ahead)):
             member = self._members[name]
-            if hashlib.sha256(self.view(name)).hexdigest() != member.sha256:
+            data: bytes | memoryview = self.view(name)
+            if name in ahead:
+                data = self._copies[name] = bytes(data)
+            if hashlib.sha256(data).hexdigest() != member.sha256:
+                self._copies.pop(name, None)
                 raise BundleError(
                     Diagnostic(
                         "TC402",

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from ..artifacts.container import Bundle
 from ..artifacts.errors import BundleError, Diagnostic
-from ..artifacts.manifest import RuntimeLibrary
+from ..artifacts.manifest import RuntimeLibrary, Target
 from .machine import Machine
 from .threads import POOLS, held_over_forks, set_pool_defaults
 
@@ -134,7 +134,7 @@ def _mapped(bundle: Bundle, member: str, name: str, load: Callable[[str], _T]) -
     Raises:
         BundleError: TC402, its bytes are not those of the manifest; TC404, neither can be loaded.
     """
-    data = _verified(bundle, member)
+    data = bundle.copy(member)
     reasons = []
     for place, what in ((_memory_file, "as a memory file"), (_private_file, "as a temporary file")):
         try:
@@ -160,16 +160,15 @@ def _reason(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _verified(bundle: Bundle, member: str) -> bytes:
-    """A copy of a member that has the digest of the manifest: what is hashed is what runs."""
-    data = bytes(bundle.view(member))
-    expected = next(entry.sha256 for entry in bundle.manifest.members if entry.name == member)
-    if hashlib.sha256(data).hexdigest() != expected:
-        bundle.verify([member])
-        raise BundleError(
-            Diagnostic("TC402", f"{bundle.path}: member {member} changed while it was loaded")
-        )
-    return data
+def code_of(bundle: Bundle, target: Target, machine: Machine) -> tuple[str, ...]:
+    """The members that `load_runtime` and `load_library` will map as code."""
+    runtime = () if has_runtime() else (_for_machine(bundle, machine).library,)
+    return (target.library, *runtime)
+
+
+def has_runtime() -> bool:
+    """Whether the process has a TVM runtime, whoever brought it."""
+    return load_ffi().get_global_func(_MARK, allow_missing=True) is not None
 
 
 def load_library(bundle: Bundle, member: str) -> Any:
@@ -223,7 +222,7 @@ def load_runtime(bundle: Bundle, machine: Machine) -> None:
     digest = next(entry.sha256 for entry in bundle.manifest.members if entry.name == wanted.library)
     with _LOCK:
         set_pool_defaults()
-        if tvm_ffi.get_global_func(_MARK, allow_missing=True) is None:
+        if not has_runtime():
             origin = _load_runtime(bundle, wanted, digest)
             _loaded = _Loaded(wanted.version, digest, origin)
             return

@@ -35,7 +35,7 @@ from .asynchronous import AsyncCalls
 from .coverage import Serves, check_serves
 from .explain import computed_violation, conditions, explain, look
 from .guards import Sizes, compile_checks, compile_torch_check
-from .library import load_ffi, load_library, load_runtime
+from .library import code_of, load_ffi, load_library, load_runtime
 from .machine import choose_target, this_machine
 from .memory import give_back, limited
 from .results import given_results
@@ -161,7 +161,7 @@ class Model:
             check_serves(self.contract, serves, bundle.path)
         machine = this_machine()
         self.target: Target = choose_target(self.manifest.targets, machine, bundle.path)
-        bundle.verify()
+        bundle.verify(copied=code_of(bundle, self.target, machine))
         entry = self.manifest.entry
         sized = [output for output in self.contract.outputs if isinstance(output, SizeOutput)]
         try:

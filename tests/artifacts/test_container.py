@@ -383,6 +383,21 @@ def test_verify_looks_only_at_the_members_named(path: Path) -> None:
             bundle.verify(["targets/cpu-x86-64-v3/model.so"])
 
 
+def test_a_copy_is_what_was_hashed_when_the_file_changes_later(tmp_path: Path) -> None:
+    name, content = "targets/cpu-x86-64-v3/model.so", b"code" * 1000
+    write_bundle(tmp_path / "m", MANIFEST, [(name, content)])
+    with open_bundle(tmp_path / "m") as bundle:
+        bundle.verify(copied=[name])
+        patch(tmp_path / "m", b"codecode", b"evilevil")
+        assert bundle.copy(name) == content
+        with pytest.raises(BundleError, match=r"TC402.*model.so"):
+            bundle.copy(name)
+        with pytest.raises(BundleError, match=r"TC402.*model.so"):
+            bundle.verify(copied=[name])
+        with pytest.raises(BundleError, match=r"TC402.*model.so"):
+            bundle.copy(name)
+
+
 @QUIET
 @given(st.data())
 def test_a_damaged_file_is_refused_or_says_the_same(tmp_path: Path, data: st.DataObject) -> None:
