@@ -411,7 +411,7 @@ class Model:
 
     def _learn(self, kind: type) -> None:
         """The short way for calls with tensors of this class, where there is one."""
-        if not self._plain or self._first is None or self._given or self.states or is_ending():
+        if not self._plain or self._first is None or self.states or is_ending():
             return
         model = weakref.ref(self)  # not a circle: what nobody uses is unloaded at once
 
@@ -424,6 +424,7 @@ class Model:
             self._taken,
             self._sizes,
             self.manifest.entry.results,
+            self._given,
             self._weights_span,
             self._local,
             _HERE,

@@ -18,8 +18,9 @@ import numpy as np
 from ..artifacts.contract import Contract, Leaf, TensorOutput
 from .guards import Check
 from .library import load_ffi
+from .results import WORTH, GivenResult
 from .shutdown import GENERATED
-from .tensors import ALIGNMENT, COMPLEX, DLPACK_VERSION, VERSIONED, WITHOUT_NUMPY, copy_of
+from .tensors import ALIGNMENT, COMPLEX, DLPACK_VERSION, VERSIONED, WITHOUT_NUMPY, bits_of, copy_of
 
 MISS = object()
 
@@ -34,6 +35,7 @@ class Way:
         taken: the inputs of the compiled function: index, dtype, and whether it may be empty.
         sized: how many of the sizes that the check answers the function takes.
         results: how many tensors it returns.
+        given: those for which there is memory once they are large: calls for the long way.
         weights: where the weights lie, from and to: what lies there is not given away.
         local: has the calling thread's ``worker``, once it has called the model.
         here: the calling thread's pool, which must be set to ``threads``.
@@ -45,6 +47,7 @@ class Way:
     taken: Sequence[tuple[int, str, bool]]
     sized: int
     results: int
+    given: Sequence[GivenResult]
     weights: tuple[int, int]
     local: Any
     here: Any
@@ -140,19 +143,25 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
     if not COMPLEX.keys().isdisjoint(_dtypes(way)):
         return None
     numbers = [each.result for each in outputs if isinstance(each, TensorOutput)]
-    count = len(way.taken)
+    taken = len(way.taken)
     lines = ["try:", "    sizes = check(args)", "    worker = local.worker"]
     inner = [
         "if sizes is None or here.count != threads: return MISS",
         "".join(f"a{index}, " for index in range(len(way.contract.inputs))) + "= args",
     ]
+    for result in way.given:
+        sizes = [
+            f"sizes[{size[0]}]" if isinstance(size, tuple) else f"{size}" for size in result.shape
+        ]
+        count = " * ".join([f"{bits_of(result.dtype).itemsize}", *sizes])
+        inner.append(f"if {count} >= {WORTH}: return MISS")
     for at, (index, _, empty) in enumerate(way.taken):
         inner += library.take(at, index, empty)
     if way.sized:
         inner.append(f"shape = worker.shape(sizes[:{way.sized}])")
     lines += [f"    {line}" for line in inner]
     lines += ["except Exception:", "    return MISS"]  # the long way finds out what it was
-    arguments = [*(f"x{at}" for at in range(count)), *(["shape"] if way.sized else [])]
+    arguments = [*(f"x{at}" for at in range(taken)), *(["shape"] if way.sized else [])]
     lines += [
         "began = clock()",
         "try:",
@@ -163,9 +172,9 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
         "counts.nanoseconds += clock() - began",
         "counts.calls += 1",
     ]
-    for at in range(count):
+    for at in range(taken):
         lines += library.ended(at)
-    places = ", ".join(f"p{at}" for at in range(count))
+    places = ", ".join(f"p{at}" for at in range(taken))
     single = way.results == 1
     for number in dict.fromkeys(numbers):
         item = library.item(number)

@@ -207,3 +207,25 @@ def test_complex_results_go_the_long_way(tmp_path: Path) -> None:
             answer = model(x)
             assert type(answer) is type(x)
             np.testing.assert_array_equal(np.asarray(answer), np.array([2 + 4j, 6 + 8j]))
+
+
+def test_open_ranges_take_it_while_results_are_small(
+    export_once: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(8, 4).eval()
+    path = export_once(
+        "open-range", layer, (torch.randn(3, 8),),
+        axes={"input": ("n", None)}, dynamic={"n": None},
+    )  # fmt: skip
+    model = load(path)
+    went: list[int] = []
+    run = Model._run
+    monkeypatch.setattr(
+        Model, "_run", lambda self, *args: went.append(len(args[0][0])) or run(self, *args)
+    )
+    for rows in (5, 300_000, 7):
+        x = torch.randn(rows, 8)
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(model(x.numpy())), layer(x))
+    assert went == [300_000]
