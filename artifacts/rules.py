@@ -650,6 +650,16 @@ _rule(
     "error[TC520] the lowering of mylib::gelu gives float32[n, 4], the op's fake float32[n, 8]",
 )
 _rule(
+    "TC530",
+    "no CUDA compiler",
+    "The packages that compile GPU code are not installed, or in another version than the one that "
+    "is pinned.",
+    "GPU code is machine code in the bundle: a bundle that needed a compiler where it runs would "
+    "not be ahead of time.",
+    "`pip install 'tcexport[cuda]'`, which needs neither a GPU nor an installed CUDA.",
+    "error[TC530] no CUDA compiler: nvidia-cuda-nvrtc is not installed",
+)
+_rule(
     "TC590",
     "internal error",
     "tcexport itself failed where it should not.",
@@ -706,7 +716,7 @@ _RELATED = (
     ("TC404", "TC405", "TC506"),
     ("TC301", "TC406"),
     ("TC502", "TC503", "TC504", "TC590"),
-    ("TC505", "TC011"),
+    ("TC505", "TC011", "TC530"),
     ("TC012", "TC590"),
     ("TC601", "TC602", "TC590"),
 )

@@ -13,18 +13,21 @@ from ..artifacts.expr import Expr
 from ..artifacts.manifest import (
     FORMAT_VERSION,
     WEIGHTS_NAME,
+    CudaCode,
     Entry,
     Manifest,
     Provenance,
     RuntimeLibrary,
     Target,
 )
-from ..lowering.targets import CPU_TARGETS
+from ..lowering.cuda import toolchain
+from ..lowering.targets import GpuTarget, target_named
 from .repository import Commit
 from .tvm_runtime import TvmRuntime, tvm_runtime
 
 if TYPE_CHECKING:
     from ..lowering.lower import Lowered
+    from ..lowering.worker import OnGpu
 
 ENTRY_FUNCTION = "main"
 _SYSTEM = "linux"
@@ -44,41 +47,56 @@ def assemble(
     lowered: Lowered,
     sizes: tuple[Expr, ...],
     memory: tuple[Expr, ...] | None,
+    gpu_sizes: tuple[Expr, ...] = (),
 ) -> Manifest:
     """Write the bundle to ``path``, whole or not at all; equal arguments give equal bytes.
+
+    ``sizes`` and ``gpu_sizes`` are those that the functions for the CPU and for the GPU take.
 
     Raises:
         UsageError: TC012, it cannot be written; TC011, TC506, as `tvm_runtime`.
     """
     members: list[tuple[str, Path | bytes]] = [(WEIGHTS_NAME, lowered.weights_file)]
     runtimes_for = {each.machine: each for each in _runtimes(lowered)}
+    entry = Entry(
+        ENTRY_FUNCTION,
+        lowered.inputs,
+        sizes,
+        lowered.weights,
+        lowered.results,
+        lowered.into,
+        lowered.given,
+    )
     targets = []
     for name, library in lowered.libraries.items():
-        level = CPU_TARGETS[name].level
-        member = f"targets/cpu-{name}/model.so"
+        target = target_named(name)
+        level = target.level
+        member = f"targets/{target.folder}/model.so"
         members.append((member, library))
         needs = max(lowered.libc, runtimes_for[level.machine].libc, key=_version_key)
-        targets.append(Target(f"cpu:{name}", _SYSTEM, level.machine, name, needs, member))
+        code, own = None, None
+        if isinstance(target, GpuTarget):
+            assert lowered.gpu is not None
+            code, own = _cuda_code(target, lowered.gpu), _entry_on_gpu(lowered.gpu, gpu_sizes)
+            own = None if own == entry else own
+        targets.append(
+            Target(target.label, _SYSTEM, level.machine, level.name, needs, member, code, own)
+        )
     runtimes = []
     for runtime in runtimes_for.values():
         folder = f"runtime/{_SYSTEM}-{runtime.machine}"
         files = (f"{folder}/libtvm_runtime.so", f"{folder}/LICENSE")
         members += zip(files, (runtime.library, runtime.license), strict=True)
         versions = _version("apache-tvm"), _version("apache-tvm-ffi")
-        runtimes.append(RuntimeLibrary(_SYSTEM, runtime.machine, *versions, *files))
+        for_gpu = f"{folder}/libtvm_runtime_cuda.so" if lowered.gpu is not None else ""
+        if for_gpu:
+            members.append((for_gpu, runtime.cuda))
+        runtimes.append(RuntimeLibrary(_SYSTEM, runtime.machine, *versions, *files, for_gpu))
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         model=model,
         contract=contract,
-        entry=Entry(
-            ENTRY_FUNCTION,
-            lowered.inputs,
-            sizes,
-            lowered.weights,
-            lowered.results,
-            lowered.into,
-            lowered.given,
-        ),
+        entry=entry,
         targets=tuple(targets),
         runtimes=tuple(runtimes),
         provenance=Provenance(
@@ -100,6 +118,21 @@ def assemble(
     return manifest
 
 
+def _cuda_code(target: GpuTarget, built: OnGpu) -> CudaCode:
+    return CudaCode(
+        architectures=target.architectures,
+        ptx=target.ptx,
+        driver=toolchain.DRIVER if target.architectures else "",
+        ptx_driver=toolchain.PTX_DRIVER if target.ptx else "",
+        compiler=toolchain.VERSION,
+        kernels=built.kernels,
+    )
+
+
+def _entry_on_gpu(built: OnGpu, sizes: tuple[Expr, ...]) -> Entry:
+    return Entry(ENTRY_FUNCTION, built.inputs, sizes, built.weights, built.results)
+
+
 def _version(package: str) -> str:
     return importlib.metadata.version(package)
 
@@ -114,4 +147,4 @@ def _version_key(version: str) -> list[int]:
 
 def machines(targets: Iterable[str]) -> list[str]:
     """The machines that targets (by name) are for, each once, in order."""
-    return sorted({CPU_TARGETS[name].level.machine for name in targets})
+    return sorted({target_named(name).level.machine for name in targets})

@@ -22,8 +22,10 @@ from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from ..artifacts.levels import Levels, parse_levels
 from ..artifacts.logs import log
+from ..lowering.cuda.toolchain import find_toolchain
 from ..lowering.own_ops import own_kernels
 from ..lowering.survey import OpUse
+from ..lowering.targets import GpuTarget, target_named
 from .advice import Advice, advise
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
@@ -119,7 +121,8 @@ def export(
         dynamic: a dim's name → ``(lo, hi)``, ``(lo, hi, step)``, or None for the widest range that
             the trace proves. A range that is given is a promise: kept, or the export is refused.
         out: the file to write.
-        targets: what to build for, such as ``"cpu"`` or ``"cpu:x86-64-v3"``.
+        targets: what to build for, such as ``"cpu"``, ``"cpu:x86-64-v3"`` or
+            ``"cuda:sm_80+sm_90+ptx"``.
         narrow: take the provable part of a range in place of refusing.
         error: codes whose notes and warnings refuse the export: ``"TC106"``, or several.
         allow: codes whose notes are left out of the report.
@@ -176,6 +179,8 @@ def _export(
     _require_writable(path)
     for machine in machines(target.name for target in wanted):
         tvm_runtime(machine)  # what is missing is said before the work, not after it
+    if any(isinstance(target, GpuTarget) for target in wanted):
+        find_toolchain()
     traced, derived, notes = traced_and_derived(source, dynamic, narrow, stages)
     raised(levels.applied(notes))
     with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
@@ -187,7 +192,8 @@ def _export(
         listener = log("variants")
         if listener is not None:
             for name, library in lowered.libraries.items():
-                listener.info("built cpu:%s, %d bytes", name, library.stat().st_size)
+                size = library.stat().st_size
+                listener.info("built %s, %d bytes", target_named(name).label, size)
         require_bounded(traced, lowered.indexing)
         derived = with_asserted(derived, traced, lowered.asserted)
         contract = relocated(derived.contract, displayer(source))
@@ -205,6 +211,7 @@ def _export(
                     lowered=lowered,
                     sizes=used_symbols(lowered.sizes, derived),
                     memory=over_dims(lowered.memory, derived),
+                    gpu_sizes=used_symbols(lowered.gpu.sizes if lowered.gpu else (), derived),
                 )
             with stages("verify against eager"):
                 verified = verify(
@@ -226,7 +233,7 @@ def _export(
         size=path.stat().st_size,
         weights_size=weights_size,
         dims=contract.dims,
-        targets=tuple(f"cpu:{target.name}" for target in wanted),
+        targets=tuple(target.label for target in wanted),
         contract=contract,
         notes=levels.applied(relocated(notes, displayer(source))),
         verified=verified,

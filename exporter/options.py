@@ -16,7 +16,15 @@ from typing import Any
 from ..artifacts.contract import MAX_SIZE, PLAIN_TYPES, Plain
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.names import suggestions
-from ..lowering.targets import CPU_TARGETS, DEFAULT_CPU_LEVELS, CpuTarget
+from ..artifacts.platforms import CUDA_ARCHITECTURES
+from ..lowering.cuda.devices import devices_here
+from ..lowering.targets import (
+    CPU_TARGETS,
+    DEFAULT_CPU_LEVELS,
+    GpuTarget,
+    Target,
+    gpu_target,
+)
 
 DYNAMIC_FORMS = "NAME, NAME=LO..HI, NAME=LO..HI:STEP or NAME=LO.."
 _RANGE = re.compile(r"(?P<lo>\d+)\.\.(?P<hi>\d+)?(?::(?P<step>\d+))?")
@@ -190,10 +198,12 @@ def parse_plain(path: str, text: str) -> Plain:
 # --- targets --------------------------------------------------------------------------------------
 
 
-def parse_targets(values: Sequence[str]) -> tuple[CpuTarget, ...]:
-    """Read ``--target`` options: ``cpu`` (the default levels), ``cpu:LEVEL``, ``cpu:LEVEL+LEVEL``.
+def parse_targets(values: Sequence[str]) -> tuple[Target, ...]:
+    """Read ``--target`` options: ``cpu`` (the default levels), ``cpu:LEVEL+LEVEL``,
+    ``cuda:ARCHITECTURE+ARCHITECTURE+ptx``.
 
-    The answer has each target once, the lowest level first.
+    The answer has each target once, the lowest CPU level first, the GPU (all that is asked for of
+    it, in one) last.
 
     Raises:
         UsageError: TC506, a target that is not known or not built by this version.
@@ -201,25 +211,84 @@ def parse_targets(values: Sequence[str]) -> tuple[CpuTarget, ...]:
     if isinstance(values, str):
         values = (values,)
     names: list[str] = []
+    for_gpu: list[str] = []
     for value in values:
-        kind, colon, levels = value.strip().partition(":")
+        kind, colon, parts = value.strip().partition(":")
+        if kind == "cuda":
+            for_gpu += _architectures(value, parts)
+            continue
         if kind != "cpu":
-            raise _unknown_target(f"target {value!r} cannot be built by this version", value)
-        for level in levels.split("+") if colon else DEFAULT_CPU_LEVELS:
+            raise _unknown_target(
+                f"target {value!r} cannot be built by this version", value, _NOT_BUILT.get(kind)
+            )
+        for level in parts.split("+") if colon else DEFAULT_CPU_LEVELS:
             if level not in CPU_TARGETS:
                 raise _unknown_target(f"target {value!r}: no CPU level {level!r}", level)
             names.append(level)
-    if not names:
+    if not names and not for_gpu:
         raise _unknown_target("no target given", "cpu")
     targets = {name: CPU_TARGETS[name] for name in names}
-    return tuple(
-        sorted(targets.values(), key=lambda target: (target.level.machine, target.level.rank))
-    )
+    gpu: tuple[GpuTarget, ...] = (gpu_target(for_gpu),) if for_gpu else ()
+    by_level = sorted(targets.values(), key=lambda each: (each.level.machine, each.level.rank))
+    return (*by_level, *gpu)
 
 
-def _unknown_target(message: str, value: str) -> UsageError:
+# Why not, of what TVM has a code generator for.
+_NOT_BUILT = {
+    "opencl": "TVM embeds OpenCL source, which a driver compiles at load, and the runtime library "
+    "that travels in a bundle does not know OpenCL",
+    "metal": "TVM embeds Metal source, which macOS compiles at load; there is no bundle for macOS",
+    "webgpu": "TVM embeds WGSL source for a browser, where the runtime of a bundle cannot run",
+    "rocm": "its code object needs AMD's linker, and the runtime library that travels in a bundle "
+    "does not know ROCm",
+    "vulkan": "TVM's package is built without it",
+    "nvptx": "TVM's generator fails for dynamic sizes; cuda:ptx holds PTX",
+}
+
+
+def _architectures(value: str, parts: str) -> list[str]:
+    """The architectures that a target ``cuda:…`` names, each known; ``ptx`` among them."""
+    if not parts:
+        raise _unknown_architecture(f"target {value!r} names no architecture")
+    found: list[str] = []
+    for name in parts.split("+"):
+        if name == "native":
+            found += _native(value)
+        elif name == "ptx" or name in CUDA_ARCHITECTURES:
+            found.append(name)
+        else:
+            raise _unknown_architecture(f"target {value!r}: no architecture {name!r}", name)
+    return found
+
+
+def _native(value: str) -> list[str]:
+    """The architectures of the GPUs of this machine."""
+    capabilities, why = devices_here()
+    if not capabilities:
+        raise _unknown_architecture(f"target {value!r}: no GPU on this machine, {why}")
+    names = sorted({f"sm_{major}{minor}" for major, minor in capabilities})
+    for name in names:
+        if name not in CUDA_ARCHITECTURES:
+            raise _unknown_architecture(
+                f"target {value!r}: the compiler makes no machine code for {name}"
+            )
+    return names
+
+
+def _unknown_architecture(message: str, name: str = "") -> UsageError:
+    plain = re.sub(r"^(?:compute_|sm)?_?(\d+)[af]?$", r"sm_\1", name)
+    close = [plain] if plain in CUDA_ARCHITECTURES else suggestions(name, CUDA_ARCHITECTURES)[:1]
+    notes = [f"architectures: {', '.join(CUDA_ARCHITECTURES)}; ptx, for devices to come; native"]
+    if re.fullmatch(r"sm_\d+[af]", name):
+        notes.append(f"no kernel of tcexport uses what {name} has beyond {plain}")
+    tries = [f"--target cuda:{each}" for each in close] or ["--target cuda:sm_80+sm_90+ptx"]
+    return UsageError(Diagnostic("TC506", message, notes=tuple(notes), tries=tuple(tries)))
+
+
+def _unknown_target(message: str, value: str, why: str | None = None) -> UsageError:
     close = suggestions(value.removeprefix("cpu:"), CPU_TARGETS)
     tries = tuple(f"--target cpu:{name}" for name in close[:1]) or ("--target cpu",)
-    listed = ", ".join(["cpu", *(f"cpu:{name}" for name in CPU_TARGETS)])
-    notes = (f"targets: {listed}; levels are joined with +",)
-    return UsageError(Diagnostic("TC506", message, notes=notes, tries=tries))
+    listed = ", ".join(["cpu", *(f"cpu:{name}" for name in CPU_TARGETS), "cuda:sm_80+ptx"])
+    notes = [why] if why is not None else []
+    notes.append(f"targets: {listed}; levels and architectures are joined with +")
+    return UsageError(Diagnostic("TC506", message, notes=tuple(notes), tries=tries))

@@ -19,16 +19,18 @@ from ..lowering.elf import oldest_glibc
 
 WHEELS = "TCEXPORT_TVM_WHEELS"
 _LIBRARY, _LICENSE = "tvm/lib/libtvm_runtime.so", "tvm/LICENSE"
+_CUDA = "tvm/lib/libtvm_runtime_cuda.so"
 
 
 @dataclass(frozen=True)
 class TvmRuntime:
-    """libtvm_runtime for one machine and its licence: files, or their bytes. ``libc`` is the oldest
-    glibc that it runs with."""
+    """libtvm_runtime for one machine, its part for GPUs, and its licence: files, or their bytes.
+    ``libc`` is the oldest glibc that it runs with."""
 
     machine: str
     library: Path | bytes
     license: Path | bytes
+    cuda: Path | bytes
 
     @property
     def libc(self) -> str:
@@ -53,7 +55,7 @@ def tvm_runtime(machine: str) -> TvmRuntime:
                 )
             )
         package = Path(spec.origin).parent.parent
-        return TvmRuntime(machine, package / _LIBRARY, package / _LICENSE)
+        return TvmRuntime(machine, package / _LIBRARY, package / _LICENSE, package / _CUDA)
     version = importlib.metadata.version("apache-tvm")
     folder = os.environ.get(WHEELS, "")
     pattern = f"apache_tvm-{version}-*linux*_{machine}.whl"
@@ -73,4 +75,5 @@ def tvm_runtime(machine: str) -> TvmRuntime:
             )
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
-        return TvmRuntime(machine, wheel.read(_LIBRARY), wheel.read(_LICENSE))
+        library, license, cuda = (wheel.read(name) for name in (_LIBRARY, _LICENSE, _CUDA))
+        return TvmRuntime(machine, library, license, cuda)

@@ -18,7 +18,7 @@ from .kernels.prim_func import dim, param, prim_func
 from .layout import TO_FIRST, TO_LAST
 from .own_ops import OwnKernel
 from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
-from .targets import CpuTarget
+from .targets import CpuTarget, Target
 from .tensor import HALVES, PARTS, TORCH_DTYPES, Complex, Constant, Tensor, part_of
 from .weights import WeightStore
 
@@ -48,7 +48,7 @@ class Context:
     """
 
     builder: relax.BlockBuilder
-    target: CpuTarget
+    target: Target
     weights: WeightStore
     symbols: Symbols = field(default_factory=Symbols)
     parameters: dict[str, relax.Var] = field(default_factory=dict)
@@ -62,6 +62,23 @@ class Context:
     node: torch.fx.Node | None = None
     own: Sequence[OwnKernel] = ()
     wide: bool = False
+
+    # What the code is for.
+
+    @property
+    def on_gpu(self) -> bool:
+        return not isinstance(self.target, CpuTarget)
+
+    @property
+    def cpu(self) -> CpuTarget:
+        """The CPU that a kernel is written for.
+
+        Raises:
+            Unsupported: the code is for a GPU, and this kernel is not.
+        """
+        if not isinstance(self.target, CpuTarget):
+            raise Unsupported("on a GPU: it has a kernel for the CPU only", "--target cpu")
+        return self.target
 
     # The result that the trace promises.
 
@@ -176,7 +193,12 @@ class Context:
         shape: Shape,
         dtype: str = "float32",
     ) -> Tensor:
-        """Emit a call of a kernel template: its parameters are ``inputs`` and one result."""
+        """Emit a call of a kernel template: its parameters are ``inputs`` and one result.
+
+        Raises:
+            Unsupported: the code is for a GPU.
+        """
+        assert self.cpu
         self.templates += 1
         return self._call(name, function, [self.variable(t) for t in inputs], shape, dtype)
 
@@ -190,6 +212,7 @@ class Context:
         dtype: str,
     ) -> Tensor:
         """The same for a template that takes numbers, too, between the inputs and the result."""
+        assert self.cpu
         arguments = [*(self.variable(tensor) for tensor in inputs), *numbers]
         return self._call(name, function, arguments, shape, dtype)
 
@@ -207,7 +230,11 @@ class Context:
 
         It has a buffer for each of ``inputs`` and of ``results`` (shape and dtype). ``sizes``: what
         it takes from the scope besides the sizes of those. ``prefilled``: see `in_place`.
+
+        Raises:
+            Unsupported: the code is for a GPU.
         """
+        assert self.cpu
         scope = Symbols()
         numbers: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What a shared library asks of the system's C library: the version needs of its ELF file.
+"""What a shared library asks of the system's C library, and where its symbols lie, from its ELF file.
 
 Source: System V ABI and the Linux Standard Base, symbol versioning (.gnu.version_r).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import struct
 
+_SHT_DYNSYM = 11
 _SHT_GNU_VERNEED = 0x6FFFFFFE
 
 
@@ -16,16 +17,9 @@ def oldest_glibc(data: bytes) -> str:
 
     A library without version needs answers ``2.2.5``, the first glibc of x86-64.
     """
-    if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("not a little-endian 64-bit ELF file")
-    (table,) = struct.unpack_from("<Q", data, 0x28)
-    entry_size, count = struct.unpack_from("<HH", data, 0x3A)
-    sections = [
-        struct.unpack_from("<IIQQQQII", data, table + number * entry_size)
-        for number in range(count)
-    ]
+    sections = _sections(data)
     versions = []
-    for _, kind, _, _, offset, _, link, info in sections:
+    for _, kind, _, _, offset, _, link, info, _, _ in sections:
         if kind != _SHT_GNU_VERNEED:
             continue
         strings = sections[link][4]
@@ -44,3 +38,30 @@ def oldest_glibc(data: bytes) -> str:
         if match
     ]
     return ".".join(str(part) for part in max(found, default=(2, 2, 5)))
+
+
+def dynamic_symbol(data: bytes, name: bytes) -> int | None:
+    """Where in the file the data of a symbol that a library gives out begins; None without one."""
+    sections = _sections(data)
+    for _, kind, _, _, offset, length, link, _, _, step in sections:
+        if kind != _SHT_DYNSYM:
+            continue
+        strings = sections[link][4]
+        for at in range(offset, offset + length, step):
+            text, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", data, at)
+            end = data.index(b"\0", strings + text)
+            if data[strings + text : end] == name and 0 < section < len(sections):
+                _, _, _, address, start, *_ = sections[section]
+                return int(value - address + start)
+    return None
+
+
+def _sections(data: bytes) -> list[tuple[int, ...]]:
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a little-endian 64-bit ELF file")
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    entry_size, count = struct.unpack_from("<HH", data, 0x3A)
+    return [
+        struct.unpack_from("<IIQQQQIIQQ", data, table + number * entry_size)
+        for number in range(count)
+    ]

@@ -33,7 +33,7 @@ from .own_ops import OWN, OwnKernel
 from .states import states
 from .survey import OpUse, Use, refusals, table
 from .symbols import NoForm, as_shape, as_size, same
-from .targets import CpuTarget
+from .targets import Target
 from .tensor import DTYPES, PARTS, Complex, Constant, Part, Tensor, part_of
 from .weights import WeightStore
 
@@ -77,7 +77,7 @@ class Survey:
 def build(
     program: torch.export.ExportedProgram,
     constants: Mapping[str, Constant],
-    target: CpuTarget,
+    target: Target,
     weights: WeightStore,
     own: Sequence[OwnKernel] = (),
 ) -> BuiltGraph:
@@ -98,7 +98,7 @@ def build(
 def survey(
     program: torch.export.ExportedProgram,
     constants: Mapping[str, Constant],
-    target: CpuTarget,
+    target: Target,
     own: Sequence[OwnKernel] = (),
 ) -> Survey:
     """What `build` would say of a decomposed program, op by op.
@@ -114,7 +114,7 @@ class _Importer:
         self,
         program: torch.export.ExportedProgram,
         constants: Mapping[str, Constant],
-        target: CpuTarget,
+        target: Target,
         weights: WeightStore,
         own: Sequence[OwnKernel],
     ) -> None:

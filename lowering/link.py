@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..artifacts.errors import Diagnostic, ExportError
-from .targets import CpuTarget
+from .targets import Target
 
 GLIBC = "2.27"  # the oldest that zig is told to link for
 
@@ -26,7 +26,7 @@ class Linker:
     version: str
 
 
-def find_linker(target: CpuTarget) -> Linker:
+def find_linker(target: Target) -> Linker:
     """The system's C compiler for this machine's own targets, else ziglang.
 
     Raises:

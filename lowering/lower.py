@@ -25,8 +25,8 @@ from ..artifacts.states import StateTensor
 from .asserted import Asserted
 from .own_ops import OwnKernel, put_in
 from .survey import OpUse
-from .targets import CPU_TARGETS
-from .worker import Answer, Progress, Request, answer_path, library_path, weights_path
+from .targets import CPU_TARGETS, target_named
+from .worker import Answer, OnGpu, Progress, Request, answer_path, library_path, weights_path
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Lowered:
     ``asserted`` is what kernels assert of their data: the contract must hold both. ``parameters`` is
     how the weights were made of the model's state, where it is known. ``memory`` are sums of bytes over
     torch's symbols, of which a call allocates the largest at once, or None where that is not known.
+    ``gpu`` is how the function for a GPU is called, and what its library holds.
     """
 
     inputs: tuple[int, ...]
@@ -60,6 +61,7 @@ class Lowered:
     ops: tuple[OpUse, ...] = ()
     states: tuple[StateTensor, ...] = ()
     parameters: Parameters | None = None
+    gpu: OnGpu | None = None
 
 
 def lower(
@@ -69,7 +71,7 @@ def lower(
     progress: Callable[[str, float | None], None],
     own: tuple[OwnKernel, ...] = (),
 ) -> Lowered:
-    """Compile a program for CPU targets (names in `targets.CPU_TARGETS`).
+    """Compile a program for some targets, by the names that `targets.target_named` knows.
 
     Args:
         program: one that `decompose` gave.
@@ -78,14 +80,18 @@ def lower(
         own: kernels for ops that are not torch's.
 
     Raises:
-        ExportError: an unknown target (TC506), no linker (TC505), ops that are not supported
-            (TC501), or a compiler that failed (TC502, TC503).
+        ExportError: an unknown target (TC506), no linker (TC505), no CUDA compiler (TC530), ops that
+            are not supported (TC501), or a compiler that failed (TC502, TC503).
     """
-    unknown = [name for name in targets if name not in CPU_TARGETS]
-    if unknown or not targets:
-        known = ", ".join(CPU_TARGETS)
-        what = f"unknown target {unknown[0]!r}" if unknown else "no target is named"
-        raise ExportError(Diagnostic("TC506", what, notes=(f"known targets: {known}",)))
+    try:
+        for name in targets:
+            target_named(name)
+    except ValueError as error:
+        known = ", ".join([*CPU_TARGETS, "cuda:sm_…"])
+        what = str(error)
+        raise ExportError(Diagnostic("TC506", what, notes=(f"known targets: {known}",))) from None
+    if not targets:
+        raise ExportError(Diagnostic("TC506", "no target is named"))
     workdir = workdir.resolve()
     request = Request(str(workdir / "program.pt2"), targets, str(workdir), own=own)
     answer = _asked(program, request, progress)
@@ -108,6 +114,7 @@ def lower(
         ops=answer.ops,
         states=answer.states,
         parameters=answer.parameters,
+        gpu=answer.gpu,
     )
 
 

@@ -16,7 +16,17 @@ from .kernels.schedule import mark_noalias, schedule_rest
 from .memory import peaks
 from .outputs import given_results, with_given_results
 from .shape_functions import order_stores
-from .targets import CpuTarget
+from .targets import CpuTarget, GpuTarget
+
+# What the kernels are scheduled for, whatever architecture they are compiled for: the limits that
+# all of them keep.
+CUDA = (
+    ("kind", "cuda"),
+    ("arch", "sm_75"),
+    ("max_num_threads", 1024),
+    ("max_shared_memory_per_block", 49152),
+    ("thread_warp_size", 32),
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,44 @@ def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Com
         weights: how many of the last parameters of ``main`` are weights.
     """
     llvm = tvm.target.Target(dict(target.llvm))
+    fuse, order, allocate, plan, lower = _passes()
+    with llvm, tvm.transform.PassContext(**PASS_CONFIG):
+        module = update_in_place(order(schedule_rest(fuse(module), target)))
+        module = allocate(bfloat16_as_bits(module))
+        given = given_results(module)
+        module = plan(with_given_results(module, weights))
+        memory = peaks(module["main"])
+        module = mark_noalias(order_stores(lower(module)))
+        _refuse_foreign_functions(module)
+        executable = tvm.compile(
+            module,
+            target=llvm,
+            relax_pipeline=tvm.transform.Sequential([]),
+            tir_pipeline="s_tir",
+        )
+    return Compiled(executable, given, memory)
+
+
+def compile_for_gpu(module: IRModule, target: GpuTarget) -> relax.VMExecutable:
+    """The same for a GPU: its kernels are CUDA source in what this gives, see `cuda.pack`."""
+    from .cuda.schedule import PIPELINE, schedule
+
+    cuda = tvm.target.Target(dict(CUDA), host=dict(target.host.llvm))
+    fuse, order, allocate, plan, lower = _passes()
+    with cuda, tvm.transform.PassContext():
+        module = bfloat16_as_bits(order(schedule(fuse(module))))
+        module = order_stores(lower(plan(allocate(module))))
+        _refuse_foreign_functions(module)
+        return tvm.compile(
+            module,
+            target=cuda,
+            relax_pipeline=tvm.transform.Sequential([]),
+            tir_pipeline=PIPELINE,
+        )
+
+
+def _passes() -> tuple[tvm.transform.Pass, ...]:
+    """Fusing ops to functions; their order; memory for each result; its plan; calls of the VM."""
     passes = relax.transform
     fuse = tvm.transform.Sequential(
         [
@@ -65,22 +113,7 @@ def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Com
             passes.AttachGlobalSymbol(),
         ]
     )
-    with llvm, tvm.transform.PassContext(**PASS_CONFIG):
-        module = update_in_place(order(schedule_rest(fuse(module), target)))
-        module = allocate(bfloat16_as_bits(module))
-        given = given_results(module)
-        module = plan(with_given_results(module, weights))
-        memory = peaks(module["main"])
-        module = lower(module)
-        module = mark_noalias(order_stores(module))
-        _refuse_foreign_functions(module)
-        executable = tvm.compile(
-            module,
-            target=llvm,
-            relax_pipeline=tvm.transform.Sequential([]),
-            tir_pipeline="s_tir",
-        )
-    return Compiled(executable, given, memory)
+    return fuse, order, allocate, plan, lower
 
 
 def _refuse_foreign_functions(module: IRModule) -> None:

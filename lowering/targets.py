@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..artifacts.platforms import CPU_LEVELS, CpuLevel
+from ..artifacts.platforms import CPU_LEVELS, CpuLevel, capability
 
 DEFAULT_CPU_LEVELS = ("x86-64-v3", "x86-64-v4")
 
@@ -33,6 +34,16 @@ class CpuTarget:
     @property
     def name(self) -> str:
         return self.level.name
+
+    @property
+    def label(self) -> str:
+        """As a user names it."""
+        return f"cpu:{self.name}"
+
+    @property
+    def folder(self) -> str:
+        """Where its library lies in a bundle."""
+        return f"cpu-{self.name}"
 
     @property
     def triple(self) -> str:
@@ -69,3 +80,72 @@ CPU_TARGETS: dict[str, CpuTarget] = {
         ),
     )
 }
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """NVIDIA GPUs: machine code for ``architectures`` (``sm_80``), the lowest first, and PTX for the
+    architecture ``ptx`` (``compute_90``, or ""). ``host`` is what the code around the kernels is
+    compiled for.
+
+    The kernels are the same for all: what differs is what the CUDA compiler makes of them.
+    """
+
+    architectures: tuple[str, ...]
+    ptx: str
+    host: CpuTarget
+
+    @property
+    def name(self) -> str:
+        return "cuda:" + "+".join([*self.architectures, *(["ptx"] if self.ptx else [])])
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def folder(self) -> str:
+        return "cuda"
+
+    @property
+    def level(self) -> CpuLevel:
+        return self.host.level
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        """All that the compiler is to make, such as ``("sm_80", "sm_90", "compute_90")``."""
+        return (*self.architectures, *([self.ptx] if self.ptx else []))
+
+
+Target = CpuTarget | GpuTarget
+
+PTX_BASELINE = "compute_75"  # of a bundle with PTX alone: every GPU that CUDA 13 knows takes it
+
+
+def gpu_target(names: Iterable[str]) -> GpuTarget:
+    """The target of architectures by name (``sm_80``) and, for PTX, ``ptx``: of the highest
+    architecture among them, for it has the most to offer to devices to come.
+
+    Raises:
+        ValueError: a name is neither.
+    """
+    wanted = set(names)
+    architectures = tuple(sorted(wanted - {"ptx"}, key=capability))
+    ptx = ""
+    if "ptx" in wanted:
+        ptx = architectures[-1].replace("sm_", "compute_") if architectures else PTX_BASELINE
+    return GpuTarget(architectures, ptx, CPU_TARGETS["x86-64-v2"])
+
+
+def target_named(name: str) -> Target:
+    """The target that says this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name in CPU_TARGETS:
+        return CPU_TARGETS[name]
+    kind, _, names = name.partition(":")
+    if kind != "cuda" or not names:
+        raise ValueError(f"unknown target {name!r}")
+    return gpu_target(names.split("+"))

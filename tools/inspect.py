@@ -83,6 +83,7 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
                 for each in manifest.targets
             ],
         ),
+        *_gpu_tables(manifest),
         (
             "members",
             ("name", "size", "sha256"),
@@ -110,6 +111,26 @@ def _files(manifest: Manifest) -> list[Member]:
     if beside is None:
         return list(manifest.members)
     return [*manifest.members, Member(f"{beside.name}, beside it", beside.size, beside.sha256)]
+
+
+def _gpu_tables(
+    manifest: Manifest,
+) -> list[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]]:
+    """The GPU code in the targets, where there is some."""
+    rows = [
+        (
+            each.name,
+            " ".join(each.cuda.architectures) or "none",
+            each.cuda.ptx or "none",
+            max(each.cuda.driver, each.cuda.ptx_driver),
+            str(len(each.cuda.kernels)),
+            each.cuda.compiler,
+        )
+        for each in manifest.targets
+        if each.cuda is not None
+    ]
+    heads = ("target", "machine code", "PTX", "driver for CUDA", "kernels", "compiler")
+    return [("gpu code", heads, rows)] if rows else []
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -36,7 +36,8 @@ def convert_attention(
     heads_agree = enable_gqa or query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
     mask_dtype = None if attn_mask is None else attn_mask.dtype
     if (
-        query.dtype == "float32"
+        not ctx.on_gpu
+        and query.dtype == "float32"
         and heads_agree
         and query.rank in (3, 4)
         and isinstance(value.shape[-1], int)
@@ -75,7 +76,7 @@ def _flash(
         mask_batch=mask is not None and mask.shape[0] != 1,
         mask_heads=mask is not None and mask.shape[1] != 1,
         scale=factor,
-        target=ctx.target,
+        target=ctx.cpu,
     )
     result = ctx.call("attention", function, inputs, (batch, heads, rows, value.shape[-1]))
     return ctx.reshape(result, shape)

@@ -14,6 +14,7 @@ from ..kernels.conv import conv2d
 from ..layout import TO_LAST
 from ..symbols import Shape, Size, Symbols, as_shape, product
 from ..tensor import HALVES, Constant, Tensor
+from . import on_gpu
 from .elementwise import pointwise
 from .linear import ACTIVATIONS, product_of
 from .registry import converter
@@ -210,7 +211,7 @@ def convolve(
         )
         return ctx.cast(result, x.dtype)
     fixed = all(isinstance(size, int) for size in weight.shape)
-    if x.dtype == "float32" and fixed and weight.rank in (3, 4):
+    if x.dtype == "float32" and fixed and weight.rank in (3, 4) and not ctx.on_gpu:
         return _in_a_kernel(
             ctx, x, weight, bias, shape, stride, padding, dilation, groups, activation
         )
@@ -300,7 +301,7 @@ def _in_a_kernel(
         bias=bias is not None,
         activation=activation,
         residual=False,
-        target=ctx.target,
+        target=ctx.cpu,
     )
     inputs = [ctx.reshape(x, plane(x.shape)), packed]
     inputs += [] if bias is None else [bias]
@@ -326,6 +327,19 @@ def _with_channels_last(
     steps = conv_last.packing((filters, int(weight.shape[1]), *window), depthwise=depthwise)
     packed = ctx.derived(weight.constant, "conv-last", steps)
     image = ctx.with_channels_last(x)
+    if ctx.on_gpu:
+        made = on_gpu.conv_last(
+            ctx,
+            image,
+            packed,
+            tuple(shape[axis] for axis in TO_LAST),
+            window=window,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            depthwise=depthwise,
+        )
+        return _finished(ctx, made, bias, residual, activation)
     n, h, w, channels = image.shape
     inputs = [ctx.reshape(image, (n, h, w * channels)), packed]
     inputs += [] if bias is None else [bias]
@@ -342,9 +356,26 @@ def _with_channels_last(
         residual=residual is not None,
         activation=activation,
     )
-    function = conv_last.conv2d(options, ctx.target)
+    function = conv_last.conv2d(options, ctx.cpu)
     result = ctx.call("conv", function, inputs, tuple(shape[axis] for axis in TO_LAST))
     return ctx.as_image(result)
+
+
+def _finished(
+    ctx: Context,
+    made: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str | None,
+) -> Tensor:
+    """act(made + bias + residual), of ``[n, h, w, c]`` in float32, as an image."""
+    terms = [] if bias is None else [bias]
+    terms += [] if residual is None else [ctx.with_channels_last(residual)]
+    for term in terms:
+        made = pointwise(ctx, "add", lambda a, b: a + b, made, term, dtype="float32")
+    if activation is not None:
+        made = pointwise(ctx, activation, ACTIVATIONS[activation], made, dtype="float32")
+    return ctx.as_image(made)
 
 
 def with_epilogue(

@@ -118,7 +118,7 @@ def _along(
             read,
             write,
             scope.size(kept),
-            ctx.target,
+            ctx.cpu,
             dtype,
         )
 

@@ -11,7 +11,7 @@ from ..kernels import gemm
 from ..kernels.matmul import batched_matmul
 from ..symbols import Scalar, Shape, Symbols, product
 from ..tensor import HALVES, Constant, Tensor
-from . import elementwise
+from . import elementwise, on_gpu
 from .elementwise import pointwise
 from .registry import converter
 
@@ -64,6 +64,10 @@ def _packed(
     flat = (product(x.shape[:-1]), n)
     packed = ctx.derived(weight, f"packed{gemm.PANEL}", gemm.PACKING)
     dtype = x.dtype
+    if ctx.on_gpu:
+        result = on_gpu.gemm(ctx, ctx.reshape(x, (flat[0], k)), packed, n)
+        result = _finished(ctx, result, bias, activation, residual, dtype, flat)
+        return ctx.reshape(result, shape)
     inputs = [ctx.reshape(ctx.cast(x, "float32"), (flat[0], k)), packed]
     if bias is not None:
         inputs.append(bias)
@@ -75,10 +79,35 @@ def _packed(
         bias=bias is not None,
         activation=activation,
         residual=residual is not None,
-        target=ctx.target,
+        target=ctx.cpu,
         dtype=dtype,
     )
     return ctx.reshape(ctx.call(f"gemm_{n}x{k}", function, inputs, flat, dtype), shape)
+
+
+def _finished(
+    ctx: Context,
+    result: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    residual: Tensor | None,
+    dtype: str,
+    shape: Shape,
+) -> Tensor:
+    """act(result + bias) + residual, each step rounded to ``dtype`` as in eager mode."""
+    if bias is not None:
+        wide = ctx.cast(bias, "float32")
+        result = pointwise(ctx, "add", lambda a, b: a + b, result, wide, dtype="float32")
+    result = ctx.cast(result, dtype)
+    if activation is not None:
+        function = ACTIVATIONS[activation]
+        wide = ctx.cast(result, "float32")
+        result = ctx.cast(pointwise(ctx, activation, function, wide, dtype="float32"), dtype)
+    if residual is not None:
+        terms = [ctx.cast(t, "float32") for t in (result, ctx.reshape(residual, shape))]
+        total = pointwise(ctx, "add", lambda a, b: a + b, *terms, dtype="float32")
+        result = ctx.cast(total, dtype)
+    return result
 
 
 def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = False) -> Tensor:
@@ -95,7 +124,8 @@ def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = Fa
     columns = b.shape[-2] if transpose_b else b.shape[-1]
     outer = broadcast(a.shape[:-2], b.shape[:-2])
     shape: Shape = (*outer, rows, columns)
-    if a.dtype == "float32" and _is_batch(a, outer) and _is_batch(b, outer):
+    batch = _is_batch(a, outer) and _is_batch(b, outer)
+    if a.dtype == "float32" and batch and not ctx.on_gpu:
         return _batched(ctx, a, b, shape, transpose_b)
 
     def build(scope: Symbols, left: te.Tensor, right: te.Tensor) -> te.Tensor:
@@ -131,7 +161,7 @@ def _batched(ctx: Context, a: Tensor, b: Tensor, shape: Shape, transpose_b: bool
     function = batched_matmul(
         **{name: size if isinstance(size, int) else None for name, size in sizes.items()},
         transpose_b=transpose_b,
-        target=ctx.target,
+        target=ctx.cpu,
         broadcast_a=left.shape[0] == 1 and outer != 1,
         broadcast_b=right.shape[0] == 1 and outer != 1,
     )
@@ -253,7 +283,7 @@ def convert_int_mm(ctx: Context, x: Tensor, mat2: Tensor) -> Tensor:
             bias=False,
             activation=None,
             residual=False,
-            target=ctx.target,
+            target=ctx.cpu,
             weight_dtype="int8",
         )
         shape = (x.shape[0], n)

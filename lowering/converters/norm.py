@@ -12,6 +12,7 @@ from ..context import Context, Unsupported, axis_of
 from ..kernels import norm
 from ..symbols import product
 from ..tensor import Tensor
+from . import on_gpu
 from .elementwise import dtype_of_result, pointwise
 from .reduce import mean, reduce, variance
 from .registry import converter
@@ -69,16 +70,23 @@ def layer_norm(
     width = product(x.shape[x.rank - axes :])
     if x.dtype == "float32" and isinstance(width, int):
         rows = (product(x.shape[: x.rank - axes]), width)
+        added, scale, offset = (
+            None if t is None else ctx.reshape(t, shape)
+            for t, shape in ((residual, rows), (weight, (width,)), (bias, (width,)))
+        )
+        flat = ctx.reshape(x, rows)
+        if ctx.on_gpu:
+            made = on_gpu.layer_norm(ctx, flat, added, scale, offset, eps)
+            return ctx.reshape(made, x.shape)
         function = norm.layer_norm(
             width,
             eps,
             weight=weight is not None,
             bias=bias is not None,
             residual=residual is not None,
-            target=ctx.target,
+            target=ctx.cpu,
         )
-        inputs = [ctx.reshape(t, rows) for t in (x, residual) if t is not None]
-        inputs += [ctx.reshape(t, (width,)) for t in (weight, bias) if t is not None]
+        inputs = [t for t in (flat, added, scale, offset) if t is not None]
         return ctx.reshape(ctx.call("layer_norm", function, inputs, rows), x.shape)
     if residual is not None:
         x = pointwise(ctx, "add", lambda a, b: a + b, x, residual, dtype=x.dtype)
@@ -101,9 +109,11 @@ def convert_rms_norm(
     width = product(input.shape[input.rank - axes :])
     if dtype == "float32" and isinstance(width, int):
         rows = (product(input.shape[: input.rank - axes]), width)
-        function = norm.rms_norm(width, offset, weight=weight is not None, target=ctx.target)
         inputs = [ctx.reshape(input, rows)]
         inputs += [] if weight is None else [ctx.reshape(weight, (width,))]
+        if ctx.on_gpu:
+            return ctx.reshape(on_gpu.rms_norm(ctx, offset, *inputs), input.shape)
+        function = norm.rms_norm(width, offset, weight=weight is not None, target=ctx.cpu)
         return ctx.reshape(ctx.call("rms_norm", function, inputs, rows), input.shape)
     squares = pointwise(ctx, "squares", lambda a: a * a, input, dtype=dtype)
     spread = mean(ctx, squares, list(range(input.rank - axes, input.rank)), True, dtype)
@@ -193,8 +203,10 @@ def convert_instance_norm(
 def softmax(ctx: Context, x: Tensor, axis: int, *, log: bool = False) -> Tensor:
     if x.dtype == "float32" and axis == x.rank - 1:
         flat = ctx.rows(x)
+        if ctx.on_gpu:
+            return ctx.reshape(on_gpu.softmax(ctx, flat, log=log), x.shape)
         width = flat.shape[1] if isinstance(flat.shape[1], int) else None
-        function = norm.softmax(width, log=log, target=ctx.target)
+        function = norm.softmax(width, log=log, target=ctx.cpu)
         return ctx.reshape(ctx.call("softmax", function, [flat], flat.shape), x.shape)
     highest = reduce(ctx, "max", te.max, x, [axis], True, x.dtype)
     shifted = pointwise(ctx, "subtract", lambda a, b: a - b, x, highest, dtype=x.dtype)

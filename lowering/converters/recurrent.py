@@ -173,7 +173,7 @@ def _layer(
             width=width,
             batch_first=batch_first,
             reverse=reverse,
-            target=ctx.target,
+            target=ctx.cpu,
             dtype=dtype,
         )
 

@@ -130,11 +130,14 @@ def _as_bits(node: Any, parameters: set[tirx.Buffer]) -> Any:
     def allocation(node: tirx.AllocBuffer, mutator: Any) -> tirx.Stmt:
         return tirx.AllocBuffer(own(node.buffer), node.annotations)
 
+    def region(node: Any) -> Any:
+        return tirx.BufferRegion(own(node.source), node.region)
+
     def block(node: s_tir.SBlock, mutator: Any) -> s_tir.SBlock:
         return s_tir.SBlock(
             node.iter_vars,
-            [],
-            [],
+            [region(each) for each in node.reads],
+            [region(each) for each in node.writes],
             node.name_hint,
             mutator.mutate(node.body),
             None if node.init is None else mutator.mutate(node.init),

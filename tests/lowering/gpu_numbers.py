@@ -1,0 +1,201 @@
+"""A script: the real library for a GPU, on the stand-in driver, against eager. In a process of its own,
+for TVM looks for CUDA when it is imported.
+
+    python gpu_numbers.py MODEL DTYPE     prints the largest difference at each size, as JSON
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim
+
+HERE = Path(__file__).parent
+AUTO = Dim.AUTO
+
+
+class Encoder(nn.Module):
+    """Embedding, a causal and a padding mask, grouped heads, norms, two products and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 64)
+        self.q, self.k = nn.Linear(64, 64), nn.Linear(64, 32)
+        self.v, self.out = nn.Linear(64, 32), nn.Linear(64, 64, bias=False)
+        self.norm, self.rms = nn.LayerNorm(64), nn.RMSNorm(64)
+        self.up, self.down, self.head = nn.Linear(64, 96), nn.Linear(96, 64), nn.Linear(64, 7)
+
+    def forward(self, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        y = self.norm(x)
+        q, k, v = (
+            part(y).unflatten(-1, (-1, 16)).transpose(1, 2) for part in (self.q, self.k, self.v)
+        )
+        length = ids.shape[1]
+        row, column = torch.arange(length)[:, None], torch.arange(length)[None]
+        mask = (column <= row) & keep[:, None, None, :]
+        y = nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        x = x + self.down(nn.functional.gelu(self.up(self.rms(x))))
+        return self.head(x).softmax(-1)
+
+
+class Images(nn.Module):
+    """Convolutions with their channels first and last, depthwise, strided, with norms and residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32)
+        self.same, self.each = nn.Conv2d(32, 32, 3, 1, 1), nn.Conv2d(32, 32, 3, 1, 2, 2, groups=32)
+        self.wide, self.line = nn.Conv2d(32, 40, 1), nn.Conv1d(40, 5, 3)
+        self.head = nn.Linear(5, 4)
+        nn.init.uniform_(self.norm.running_mean, -0.5, 0.5)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2.0)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.stem(image)).relu()
+        x = (self.same(x) + x).relu()
+        x = nn.functional.max_pool2d(self.wide(self.each(x)), 2)
+        return self.head(self.line(x.flatten(2)).mean(-1))
+
+
+class Edges(nn.Module):
+    """NaN, infinities and large arguments: what fast GPU code gets wrong."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            x.amax(-1), x.amin(0), x.max(), torch.softmax(x, -1), torch.log_softmax(x, 0),
+            x.argmax(-1), x.sum(0), x.mean(), x.var(-1), x.prod(-1), (x > 0).all(-1),
+            x.clamp(min=0), torch.maximum(x, x.flip(0)), torch.exp(x * 30), torch.sin(x * 1e4),
+            torch.tanh(x), torch.erf(x), torch.log(x.abs()), x.abs() ** 1.7, x.round(),
+        )  # fmt: skip
+
+
+def model_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, list[tuple[Any, ...]], Any]:
+    """The module, calls of it, of which the first is traced, and which axes are dynamic."""
+    if name == "encoder":
+        calls = [
+            (torch.randint(0, 50, (b, s)), torch.arange(s)[None].expand(b, s) < s - b + 2)
+            for b, s in ((2, 9), (3, 33), (2, 2))
+        ]
+        calls[0][1][0, 1:] = False
+        return Encoder().to(dtype), calls, {"ids": {0: AUTO, 1: AUTO}, "keep": {0: AUTO, 1: AUTO}}
+    if name == "images":
+        calls = [(torch.randn(b, 3, h, 18, dtype=dtype),) for b, h in ((2, 18), (3, 26))]
+        return Images().to(dtype), calls, {"image": {0: AUTO, 2: AUTO}}
+    x = torch.randn(5, 40, dtype=dtype)
+    x[0, 3], x[1], x[2, 2], x[3, 1] = float("nan"), float("-inf"), float("inf"), float("-inf")
+    return Edges(), [(x,), (torch.randn(300, 40, dtype=dtype),)], {"x": {0: AUTO}}
+
+
+def main(name: str, dtype: str) -> None:
+    sys.path[:0] = [str(HERE), str(HERE.parent / "gpu")]
+    standin = importlib.import_module("standin")
+    folder = standin.build_driver()
+    for library in ("libcuda.so.1", "libcudart.so.13"):
+        ctypes.CDLL(str(folder / library), ctypes.RTLD_GLOBAL)
+    torch.manual_seed(0)
+    module, calls, dynamic = model_of(name, getattr(torch, dtype))
+    with tempfile.TemporaryDirectory() as work:
+        os.environ |= {"STANDIN_KERNELS": work, "STANDIN_DEVICES": "9.0"}
+        run = library_on_device(standin, module.eval(), calls[0], dynamic, Path(work))
+        print(json.dumps([difference(module, run, call) for call in calls]))
+
+
+def library_on_device(
+    standin: Any, module: nn.Module, example: tuple[Any, ...], dynamic: Any, work: Path
+) -> Callable[[tuple[Any, ...]], list[torch.Tensor]]:
+    """Lower, pack and load the module; the kernels are compiled for the CPU, all else is real."""
+    import ml_dtypes
+    import tvm
+    from conftest import trace  # type: ignore[import-not-found]
+    from tvm import relax
+
+    from tcexport.lowering.cuda import pack
+    from tcexport.lowering.cuda.toolchain import Toolchain
+    from tcexport.lowering.elf import dynamic_symbol
+    from tcexport.lowering.graph import build
+    from tcexport.lowering.link import find_linker
+    from tcexport.lowering.pipeline import compile_for_gpu
+    from tcexport.lowering.targets import gpu_target
+    from tcexport.lowering.weights import WeightStore, constants
+
+    program = trace(module, example, dynamic)
+    target, store, sources = gpu_target(["sm_90"]), WeightStore(), []
+    graph = build(program, constants(program), target, store)
+
+    def images(source: str, *_: Any) -> bytes:
+        sources.append(source)
+        made: bytes = standin.fatbin(source, [90])
+        return made
+
+    pack.compile_kernels = images  # the one thing that is not as in an export
+    nowhere = Path("/")
+    library = work / "model.so"
+    with pack.without_a_device():
+        executable = compile_for_gpu(graph.module, target)
+    tools = Toolchain(nowhere, nowhere, (), nowhere)
+    pack.export_gpu_library(executable, target, tools, find_linker(target), library)
+    data = library.read_bytes()
+    place = dynamic_symbol(data, b"__tvm_ffi__library_bin")
+    (code,) = pack.read_blob(data[place:]).device_codes()
+    standin.build_kernels(sources[0], code.code, work)
+    device = tvm.cuda(0)
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(library)), device)
+
+    def on_device(value: torch.Tensor) -> Any:
+        if value.dtype is torch.bfloat16:
+            bits = value.contiguous().view(torch.uint16).numpy()
+            return tvm.runtime.tensor(bits.view(ml_dtypes.bfloat16), device)
+        return tvm.runtime.tensor(value.contiguous().numpy(), device)
+
+    def back(value: Any) -> torch.Tensor:
+        array = value.numpy()
+        if array.dtype == ml_dtypes.bfloat16:
+            return torch.from_numpy(array.view("uint16").copy()).view(torch.bfloat16)
+        return torch.from_numpy(array.copy())
+
+    weights = [on_device(store.kept[name].value) for name in graph.weights]
+
+    def run(call: tuple[Any, ...]) -> list[torch.Tensor]:
+        assert not graph.sizes
+        made = machine["main"](*(on_device(call[i]) for i in graph.inputs), *weights)
+        return [back(each) for each in ([made] if graph.results == 1 else made)]
+
+    return run
+
+
+def difference(module: nn.Module, run: Callable[..., list[torch.Tensor]], call: Any) -> float:
+    """The largest, each relative to the size of its result; infinite for another shape or dtype, or
+    a NaN or an infinity where eager has none."""
+    with torch.no_grad():
+        wanted = module(*call)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    worst = 0.0
+    for want, got in zip(wanted, run(call), strict=True):
+        if want.shape != got.shape or want.dtype != got.dtype:
+            return float("inf")
+        want, got = want.double(), got.double()
+        finite = want.isfinite()
+        if not torch.equal(want[~finite].nan_to_num(7.0), got[~finite].nan_to_num(7.0)):
+            return float("inf")
+        if not bool(got[finite].isfinite().all()):
+            return float("inf")
+        if bool(finite.any()):
+            scale = max(1.0, float(want[finite].abs().max()))
+            worst = max(worst, float((want - got)[finite].abs().max()) / scale)
+    return worst
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,249 @@
+"""GPU code, made without a GPU: what is in the finished library, and whether its numbers are eager's.
+
+The compiler is the extra ``tcexport[cuda]``, which ``tcexport[test]`` brings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tcexport.artifacts.errors import ExportError
+from tcexport.artifacts.platforms import CUDA_ARCHITECTURES
+from tcexport.lowering import converters  # noqa: F401  (registers them)
+from tcexport.lowering.cuda import cache
+from tcexport.lowering.cuda.blob import read_blob
+from tcexport.lowering.cuda.pack import export_gpu_library, look_again, without_a_device
+from tcexport.lowering.cuda.toolchain import Toolchain, find_toolchain
+from tcexport.lowering.elf import dynamic_symbol
+from tcexport.lowering.graph import build
+from tcexport.lowering.link import find_linker, link
+from tcexport.lowering.pipeline import compile_for_gpu
+from tcexport.lowering.targets import GpuTarget, gpu_target
+from tcexport.lowering.weights import WeightStore, constants
+
+from .conftest import trace
+
+TARGET = gpu_target(["sm_80", "sm_90", "ptx"])
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def tools() -> Toolchain:
+    try:
+        return find_toolchain()
+    except ExportError as error:
+        pytest.skip(f"{error.diagnostics[0].message}; pip install 'tcexport[cuda]'")
+
+
+class Small(nn.Module):
+    """A product, a norm and a softmax: one kernel of each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.head = nn.Linear(64, 96), nn.LayerNorm(96), nn.Linear(96, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(torch.relu(self.up(x)))).softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def executable() -> object:
+    torch.manual_seed(0)
+    program = trace(Small().eval(), (torch.randn(5, 64),), {"x": {0: torch.export.Dim.AUTO}})
+    graph = build(program, constants(program), TARGET, WeightStore())
+    with without_a_device():
+        return compile_for_gpu(graph.module, TARGET)
+
+
+def packed(executable: object, folder: Path, tools: Toolchain, target: GpuTarget = TARGET) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "model.so"
+    export_gpu_library(executable, target, tools, find_linker(target), library)
+    return library
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def library(
+    executable: object, tools: Toolchain, cached: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(cache.FOLDER, str(cached))
+        return packed(executable, tmp_path_factory.mktemp("library"), tools)
+
+
+def fatbin_of(library: Path) -> bytes:
+    data = library.read_bytes()
+    place = dynamic_symbol(data, b"__tvm_ffi__library_bin")
+    (code,) = read_blob(data[place:]).device_codes()
+    return code.code
+
+
+def cuobjdump(library: Path, folder: Path, *options: str) -> str:
+    """What NVIDIA's own tool says of the fatbin in a library."""
+    try:
+        wheel = importlib.metadata.distribution("nvidia-cuda-cuobjdump")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("nvidia-cuda-cuobjdump is not installed; pip install 'tcexport[test]'")
+    tool = Path(str(wheel.locate_file("nvidia/cu13/bin/cuobjdump")))
+    if not tool.exists():
+        (tool,) = (
+            Path(str(wheel.locate_file(f))) for f in wheel.files or () if f.stem == tool.name
+        )
+    file = folder / "kernels.fatbin"
+    file.write_bytes(fatbin_of(library))
+    environment = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    command = [str(tool), *options, str(file)]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment
+    ).stdout
+
+
+def test_the_library_holds_machine_code_and_ptx_and_no_source(
+    library: Path, tmp_path: Path
+) -> None:
+    found = look_again(library.read_bytes(), TARGET)
+    assert sorted(found.images) == ["compute_90", "sm_80", "sm_90"]
+    assert len(found.kernels) == 4
+    assert b"__global__" not in library.read_bytes()
+    listed = cuobjdump(library, tmp_path, "-lelf", "-lptx")
+    assert sorted(re.findall(r"\.(sm_\d+)\.(cubin|ptx)", listed)) == [
+        ("sm_80", "cubin"),
+        ("sm_90", "cubin"),
+        ("sm_90", "ptx"),
+    ]
+
+
+def test_no_kernel_spills_or_takes_more_than_a_device_has(library: Path, tmp_path: Path) -> None:
+    text = cuobjdump(library, tmp_path, "--dump-resource-usage")
+    rows = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", text)
+    assert len(rows) == 8  # four kernels, two architectures
+    for registers, stack, shared, local in rows:
+        assert int(registers) * 128 <= 65536 and int(registers) <= 255
+        assert int(shared) <= 49152
+        assert (int(stack), int(local)) == (0, 0)
+
+
+def test_equal_exports_give_equal_bytes_and_compile_once(
+    executable: object,
+    library: Path,
+    tools: Toolchain,
+    cached: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(cache.FOLDER, str(cached))
+    without_compiler = dataclasses.replace(tools, nvrtc=tmp_path / "none.so")
+    again = packed(executable, tmp_path / "again", without_compiler)
+    assert again.read_bytes() == library.read_bytes()
+    # Another architecture needs the compiler again, and says what became of it.
+    with pytest.raises(ExportError, match="NVRTC failed for sm_86"):
+        packed(executable, tmp_path / "other", without_compiler, gpu_target(["sm_80", "sm_86"]))
+
+
+def test_a_damaged_entry_of_the_cache_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path))
+    key = cache.key_of("a", "bc")
+    assert key != cache.key_of("ab", "c")
+    assert cache.lookup(key) is None
+    cache.store(key, b"machine code")
+    assert cache.lookup(key) == b"machine code"
+    (entry,) = (tmp_path / "cuda").iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+    assert cache.lookup(key) is None
+
+
+def test_a_cache_that_cannot_be_written_costs_time_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "file"))
+    cache.store("key", b"code")
+    assert cache.lookup("key") is None
+
+
+def test_a_library_with_source_or_without_an_architecture_is_refused(
+    executable: object, library: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=r"holds sm_80 sm_90 compute_90, asked for was sm_86"):
+        look_again(library.read_bytes(), gpu_target(["sm_86"]))
+    source = tmp_path / "source.so"
+    linker = find_linker(TARGET)
+    executable.export_library(  # type: ignore[attr-defined]
+        str(source),
+        fcompile=lambda output, objects, **_: link(
+            linker, [Path(each) for each in objects], Path(output)
+        ),
+    )
+    with pytest.raises(ExportError, match="holds CUDA source"):
+        look_again(source.read_bytes(), TARGET)
+
+
+def test_the_compiler_knows_the_architectures_that_are_offered(tools: Toolchain) -> None:
+    ctypes.CDLL(str(tools.builtins), ctypes.RTLD_GLOBAL)
+    nvrtc = ctypes.CDLL(str(tools.nvrtc))
+    count = ctypes.c_int()
+    assert nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
+    found = (ctypes.c_int * count.value)()
+    assert nvrtc.nvrtcGetSupportedArchs(found) == 0
+    assert tuple(f"sm_{number}" for number in found) == CUDA_ARCHITECTURES
+
+
+class Sorts(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sort(-1).values.cumsum(-1)
+
+
+def test_an_op_without_a_kernel_for_a_gpu_is_refused_by_name() -> None:
+    program = trace(Sorts(), (torch.randn(3, 4),))
+    with pytest.raises(ExportError) as raised:
+        build(program, constants(program), TARGET, WeightStore())
+    text = str(raised.value)
+    assert "TC501" in text and "sort" in text and "cumsum" in text and "on a GPU" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "tolerance"),
+    [
+        ("edges", "float32", 2e-6),
+        ("encoder", "float32", 2e-6),
+        ("images", "float32", 2e-6),
+        ("encoder", "float16", 2e-3),
+        ("encoder", "bfloat16", 2e-2),
+    ],
+)
+def test_the_numbers_on_the_stand_in_driver_are_those_of_eager(
+    model: str, dtype: str, tolerance: float, tmp_path: Path
+) -> None:
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        pytest.skip("no C++ compiler on the PATH: the stand-in driver cannot be built")
+    done = subprocess.run(
+        [sys.executable, str(HERE / "gpu_numbers.py"), model, dtype],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    differences = json.loads(done.stdout.splitlines()[-1])
+    assert len(differences) > 1
+    assert max(differences) <= tolerance, differences
