@@ -590,6 +590,71 @@ _rule(
     "Move the two files together. `tcexport weights inside` makes one file of them.",
 )
 _rule(
+    "TC420",
+    "no GPU",
+    "NVIDIA's driver is there and shows no device, or cannot be used.",
+    "The bundle's code for GPUs has nothing to run on.",
+    "See what `nvidia-smi` lists and whether CUDA_VISIBLE_DEVICES hides it; give a container its "
+    "GPUs; or load with device='cpu'.",
+    "error[TC420] m.tcpkg was built for cuda:sm_80+sm_90+ptx; the driver is there, but it sho"
+    "ws no device\n"
+    "  note: CUDA_VISIBLE_DEVICES=\n"
+    "  try: device='cpu'",
+)
+_rule(
+    "TC421",
+    "no NVIDIA driver",
+    "The library libcuda.so.1, which comes with NVIDIA's driver, cannot be loaded.",
+    "Nothing can be run on a GPU without it.",
+    "Install the driver, or start the container with its GPUs (`docker run --gpus all`).",
+    "error[TC421] m.tcpkg was built for cuda:sm_80+sm_90+ptx; found no driver: libcuda.so.1: "
+    "cannot open shared object file: No such file or directory\n"
+    "  try: install NVIDIA's driver",
+)
+_rule(
+    "TC422",
+    "driver too old",
+    "The bundle's code for this GPU needs a driver for a later version of CUDA.",
+    "The driver would refuse the code at the first call, or its PTX, of a version it does not know.",
+    "Install a newer driver; no toolkit is needed.",
+    "error[TC422] m.tcpkg was built for cuda:sm_80+sm_90+ptx; needs a driver for CUDA 13.0 or"
+    " later, found one for CUDA 12.8\n"
+    "  note: cuda:0 is NVIDIA A100, compute capability 8.0\n"
+    "  try: install a newer driver",
+)
+_rule(
+    "TC423",
+    "no binary for this GPU",
+    "The bundle holds neither machine code for the GPU's compute capability nor PTX that serves it.",
+    "Machine code runs within one major capability, on the same minor and later ones; PTX on all "
+    "later ones.",
+    "Export with the architecture named, or with `+ptx`.",
+    "error[TC423] m.tcpkg was built for cuda:sm_80; cuda:0 is NVIDIA H200, compute capability"
+    " 9.0\n"
+    "  try: export with --target cuda:sm_90",
+)
+_rule(
+    "TC424",
+    "CUDA library missing",
+    "The CUDA runtime library that the code was built for is not found: neither in the process, nor "
+    "by the system's loader, nor in its wheel.",
+    "The driver does not bring it, and a bundle does not either.",
+    "`pip install 'nvidia-cuda-runtime>=13,<14'`, or put its folder into LD_LIBRARY_PATH.",
+    "error[TC424] m.tcpkg was built for CUDA 13 and needs libcudart.so.13, which is not found"
+    "\n"
+    "  try: pip install 'nvidia-cuda-runtime>=13,<14'",
+)
+_rule(
+    "TC425",
+    "not enough GPU memory",
+    "The weights of the bundle do not fit into what is free on the GPU.",
+    "Better known at load than in the middle of a call.",
+    "End what else uses the GPU, choose another one, or load with device='cpu'.",
+    "error[TC425] m.tcpkg has weights of 17179869184 bytes; found 8589934592 bytes free of 25"
+    "769803776 on cuda:0\n"
+    "  try: end what else uses the GPU (nvidia-smi)",
+)
+_rule(
     "TC501",
     "op not supported",
     "The graph holds operations that cannot be lowered, all listed with their lines.",
@@ -708,6 +773,8 @@ _RELATED = (
     ("TC304", "TC305", "TC306"),
     ("TC309", "TC311"),
     ("TC310", "TC407"),
+    ("TC420", "TC421", "TC407"),
+    ("TC422", "TC423", "TC424", "TC425"),
     ("TC401", "TC402", "TC403"),
     ("TC402", "TC408", "TC409"),
     ("TC402", "TC410"),

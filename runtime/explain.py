@@ -30,21 +30,22 @@ from .tensors import CPU, NotATensor, Seen, device_name, see
 Axes = tuple[int, ...]
 
 
-def look(contract: Contract, flat: Sequence[Any]) -> list[Any]:
-    """The leaves with every tensor seen (`tensors.see`), on the CPU.
+def look(contract: Contract, flat: Sequence[Any], device: tuple[int, int] = CPU) -> list[Any]:
+    """The leaves with every tensor seen (`tensors.see`): all on the CPU, or all on ``device``.
 
     Raises:
         GuardError: TC303, not a tensor; TC308, a fixed value differs; TC310, another device. The
             first leaf that does not fit is named.
     """
-    seen = []
+    seen: list[Any] = []
+    first: tuple[int, int] | None = None
     for item, value in zip(contract.inputs, flat, strict=True):
         if isinstance(item, Fixed):
             _check_fixed(contract, item, value)
             seen.append(value)
             continue
         try:
-            tensor = see(value)
+            tensor = see(value, device)
         except NotATensor as error:
             _refuse(
                 contract,
@@ -54,10 +55,19 @@ def look(contract: Contract, flat: Sequence[Any]) -> list[Any]:
                 needs=f"a tensor of {_described(item)}",
                 tries=(error.attempt,) if error.attempt else (),
             )
-        if tensor.device != CPU:
+        if tensor.device not in (CPU, device):
             _refuse(
-                contract, "TC310", item.path, got=device_name(tensor.device), needs="cpu",
-                tries=("move the tensor to the CPU",),
+                contract, "TC310", item.path, got=device_name(tensor.device),
+                needs="cpu" if device == CPU else f"{device_name(device)} or cpu",
+                tries=(f"move the tensor to {'the CPU' if device == CPU else device_name(device)}",),
+            )  # fmt: skip
+        if first is None:
+            first = tensor.device
+        elif tensor.device != first:
+            _refuse(
+                contract, "TC310", item.path, got=device_name(tensor.device),
+                needs=f"{device_name(first)}, where the tensors before it are",
+                tries=(f"move all tensors to {device_name(device)}",),
             )  # fmt: skip
         seen.append(tensor)
     return seen

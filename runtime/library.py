@@ -240,6 +240,31 @@ def load_runtime(bundle: Bundle, machine: Machine) -> None:
         )
 
 
+def load_cuda_runtime(bundle: Bundle, machine: Machine) -> None:
+    """Make sure that the TVM runtime of this process has its part for CUDA. CUDA's own libraries
+    must be loaded: the loader finds them by their names.
+
+    Raises:
+        BundleError: TC404, the bundle does not bring it, or the system cannot load it.
+    """
+    wanted = _for_machine(bundle, machine)
+    with _LOCK:
+        if load_ffi().get_global_func("device_api.cuda", allow_missing=True) is not None:
+            return  # an imported tvm's
+        if not wanted.cuda:
+            raise BundleError(Diagnostic("TC404", f"{bundle.path} brings no TVM runtime for CUDA"))
+        digest, size = next(
+            (each.sha256, each.size) for each in bundle.manifest.members if each.name == wanted.cuda
+        )
+        mode = os.RTLD_NOW | os.RTLD_LOCAL
+        name = Path(wanted.cuda).name
+        installed = _installed_tvm(name)
+        if installed is not None and _digest_of(installed, size) == digest:
+            ctypes.CDLL(str(installed), mode=mode)
+            return
+        _mapped(bundle, wanted.cuda, name, lambda path: ctypes.CDLL(path, mode=mode))
+
+
 def _for_machine(bundle: Bundle, machine: Machine) -> RuntimeLibrary:
     runtimes = bundle.manifest.runtimes
     for runtime in runtimes:
@@ -288,11 +313,11 @@ class _NoSecondRuntime(importlib.abc.MetaPathFinder):
             )
 
 
-def _installed_tvm() -> Path | None:
+def _installed_tvm(name: str = _SONAME) -> Path | None:
     spec = importlib.util.find_spec("tvm")
     if spec is None or spec.origin is None:
         return None
-    path = Path(spec.origin).parent / "lib" / _SONAME
+    path = Path(spec.origin).parent / "lib" / name
     return path if path.is_file() else None
 
 

@@ -64,7 +64,7 @@ def choose_target(targets: Sequence[Target], machine: Machine, path: Path) -> Ta
         BundleError: TC404 with what the bundle was built for, what is here, and what is missing.
     """
     targets = [target for target in targets if target.cuda is None]
-    unfit = {target: _unfit(target, machine) for target in targets}
+    reasons = {target: unfit(target, machine) for target in targets}
     asked = os.environ.get(LEVEL_ENVIRONMENT)
     if asked:
         candidates = [target for target in targets if target.level == asked]
@@ -79,21 +79,21 @@ def choose_target(targets: Sequence[Target], machine: Machine, path: Path) -> Ta
             )
     else:
         candidates = list(targets)
-    fitting = [target for target in candidates if not unfit[target]]
+    fitting = [target for target in candidates if not reasons[target]]
     if not fitting:
         built = ", ".join(f"{target.name}" for target in candidates) or "nothing"
         raise BundleError(
             Diagnostic(
                 "TC404",
                 f"{path} was built for {built}; this machine is {machine}",
-                notes=tuple(f"{target.name}: {unfit[target]}" for target in candidates),
+                notes=tuple(f"{target.name}: {reasons[target]}" for target in candidates),
                 tries=(f"unset {LEVEL_ENVIRONMENT}",) if asked else _tries(machine),
             )
         )
     return max(fitting, key=lambda target: CPU_LEVELS[target.level].rank)
 
 
-def _unfit(target: Target, machine: Machine) -> str:
+def unfit(target: Target, machine: Machine) -> str:
     """Why a binary cannot run here; "" when it can."""
     if (target.system, target.machine) != (machine.system, machine.machine):
         return f"needs {target.system} {target.machine}"

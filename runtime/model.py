@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from ..artifacts.contract import (
 )
 from ..artifacts.errors import BundleError, Diagnostic, GuardError, InternalError, UsageError
 from ..artifacts.logs import log
-from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target
+from ..artifacts.manifest import WEIGHTS_NAME, Entry, Manifest, Target, entry_of
 from ..artifacts.prove import Span, bounds
 from ..artifacts.signature import TrustedKeys, key_list, verify_signature
 from ..artifacts.weights import WeightsError, read_weights
@@ -35,9 +35,10 @@ from .asynchronous import AsyncCalls
 from .coverage import Serves, check_serves
 from .explain import computed_violation, conditions, explain, look
 from .guards import Sizes, compile_checks, compile_torch_check
-from .library import code_of, load_ffi, load_library, load_runtime
-from .machine import choose_target, this_machine
+from .library import load_ffi, load_library
+from .machine import this_machine
 from .memory import give_back, limited
+from .placement import place
 from .results import given_results
 from .session import Session, initial_states, without_session
 from .short import MISS, Short, Way, for_numpy, for_torch
@@ -46,10 +47,12 @@ from .structure import bind, builder, is_plain
 from .tensors import (
     ALIGNMENT,
     COMPLEX,
+    CPU,
     Exporter,
     Seen,
     Slot,
     copy_of,
+    device_name,
     empty_tensor,
     exporter_of,
     from_bits,
@@ -59,7 +62,10 @@ from .tensors import (
 )
 from .threads import COUNTING, POOLS, thread_count
 from .warmup import warm_up
-from .worker import Code, Counts, Metrics, Worker
+from .worker import ON_CPU, Code, Counts, Metrics, Worker
+
+if TYPE_CHECKING:
+    from .cuda import GpuMemory
 
 _HERE = POOLS.here
 
@@ -81,7 +87,8 @@ def load(
     Args:
         path: the .tcpkg file. It is mapped; replace it by renaming another over it.
         serves: ranges that must be served, ``{"seq": (1, 512)}`` or with a step as third number.
-        device: "auto" or "cpu".
+        device: "cpu", "cuda", "cuda:1", or "auto": a GPU where the bundle holds code for it, else
+            the CPU. Where the GPU cannot be had, "auto" logs a warning and `fallback` says why.
         num_threads: worker threads for one call; by default TCEXPORT_NUM_THREADS or the usable
             cores.
         on_violation: called with the arguments, the keyword arguments and the GuardError of every
@@ -97,7 +104,8 @@ def load(
 
     Raises:
         BundleError: the file is not a sound bundle (TC401 to TC403), is not trusted (TC408,
-            TC409), cannot run here (TC404, TC405, TC407) or does not serve what is asked (TC406).
+            TC409), cannot run here (TC404, TC405, TC407, TC420 to TC425) or does not serve what is
+            asked (TC406).
         UsageError: an argument is malformed.
     """
     return Model(
@@ -120,6 +128,7 @@ class Model:
         manifest: what the file says of itself.
         states: what it keeps from call to call; then it is called through a `session`.
         target: the binary chosen for this machine.
+        fallback: why device="auto" took the CPU, when the bundle holds code for GPUs.
         num_threads: worker threads for one call.
     """
 
@@ -147,36 +156,43 @@ class Model:
         self.manifest: Manifest = bundle.manifest
         self.contract: Contract = self.manifest.contract
         self.states = self.manifest.states
-        if device not in ("auto", "cpu"):
-            raise BundleError(
-                Diagnostic(
-                    "TC407",
-                    f"device={device!r}: {bundle.path} holds binaries for the CPU alone",
-                    tries=("device='auto'",),
-                )
-            )
         if memory_limit is not None:
             self.contract = limited(self.contract, self.manifest, memory_limit, bundle.path)
         if serves is not None:
             check_serves(self.contract, serves, bundle.path)
-        machine = this_machine()
-        self.target: Target = choose_target(self.manifest.targets, machine, bundle.path)
-        bundle.verify(copied=code_of(bundle, self.target, machine))
-        entry = self.manifest.entry
         sized = [output for output in self.contract.outputs if isinstance(output, SizeOutput)]
         try:
+            placement = place(bundle, device, this_machine())
+            self.target: Target = placement.target
+            self.fallback = placement.fallback
+            self._gpu = gpu = placement.gpu
+            entry = entry_of(self.manifest, self.target)
             self._needed = [*entry.sizes, *(output.value for output in sized)]
-            self._given = given_results(self.contract, entry, self._needed)
+            self._given = () if gpu else given_results(self.contract, entry, self._needed)
             self._checks = compile_checks(self.contract, self._needed)
             self._build = builder(self.contract.result)
-            weights, span = _map_weights(bundle)
+            weights, span = (
+                (gpu.weights.tensors, gpu.weights.span) if gpu else _map_weights(bundle, entry)
+            )
             self._initial = initial_states(bundle)
         except (ContractError, WeightsError) as error:
             raise BundleError(
                 Diagnostic("TC401", f"{bundle.path} is not a bundle: {error}")
             ) from None
-        load_runtime(bundle, machine)
-        self._code = Code(load_library(bundle, self.target.library), entry, weights)
+        if gpu and memory_limit is not None:
+            raise UsageError(
+                Diagnostic(
+                    "TC008",
+                    f"memory_limit={memory_limit} is of the host's memory; {self.target.name} runs on "
+                    f"{device_name(gpu.device.place)}",
+                    tries=(
+                        "TCEXPORT_CUDA_POOL, the bytes that the GPU's pool keeps",
+                        "device='cpu'",
+                    ),
+                )
+            )
+        vm = gpu.vm if gpu else ON_CPU
+        self._code = Code(load_library(bundle, self.target.library), entry, weights, vm)
         self._configure = load_ffi().get_global_func("runtime.config_threadpool")
         POOLS.expect(self.num_threads)
         self._lock = COUNTING
@@ -201,10 +217,13 @@ class Model:
         self._weights_span = span
         self._returned = _returned(self.contract, self._sizes)
         self._exporters: dict[type, Exporter] = {}
+        self._accepted = gpu.device.place if gpu else CPU
         self._local = threading.local()
         self._shorts: dict[type, Short] = {}
         self._leading = self._first or 0
         self._learn(np.ndarray)
+        if gpu:
+            self._run = gpu.runner(self)  # type: ignore[assignment,method-assign]
         self._local.worker = self._new_worker()  # what the library lacks fails here, not in a call
         watch(self)
         listener = log("runtime")
@@ -301,12 +320,17 @@ class Model:
         """Give back what is kept for later calls: copies of inputs, memory of large results, and what
         the C library has not returned to the system yet. Later calls ask for it anew.
 
+        On a GPU that is memory of the GPU as well: what its pool has to spare, of all models there.
+
         Returns:
-            by how many bytes the process's resident memory became smaller; None where the system
-            does not tell.
+            by how many bytes the process's resident memory became smaller, or on a GPU how many bytes
+            are free there now that were not; None where the system does not tell.
         """
         with self._lock:
-            workers = [worker for each, _ in self._counts if (worker := each()) is not None]
+            workers = [each for each in (reference() for reference, _ in self._counts) if each]
+        if self._gpu is not None:
+            self._local.__dict__.pop("worker", None)  # a VM holds what its last call took
+            return self._gpu.release(workers)
         return give_back(workers)
 
     def _count(self, error: GuardError) -> None:
@@ -329,7 +353,7 @@ class Model:
 
     def _look_closer(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sizes]:
         """The leaves seen through DLPack, when they meet the contract; else the GuardError."""
-        leaves = look(self.contract, flat)
+        leaves = look(self.contract, flat, self._accepted)
         try:
             sizes = self._checks.seen(leaves)
         except Exception:  # as above: `explain` finds the reason
@@ -413,6 +437,8 @@ class Model:
         """The short way for calls with tensors of this class, where there is one."""
         if not self._plain or self._first is None or self.states or is_ending():
             return
+        if self._gpu is not None:
+            return
         model = weakref.ref(self)  # not a circle: what nobody uses is unloaded at once
 
         def stopped(error: BaseException) -> BaseException:
@@ -468,6 +494,24 @@ class Model:
                     living.append((reference, counted))
             self._counts = [*living, (weakref.ref(worker), counts)]
         return worker
+
+    @property
+    def device(self) -> str:
+        """Where it runs: "cpu" or "cuda:0"."""
+        return device_name(self._accepted)
+
+    def synchronize(self) -> None:
+        """Wait for the work that calls with tensors on a GPU have queued. Other calls have waited.
+
+        Raises:
+            InternalError: TC601, some of it failed.
+        """
+        if self._gpu is not None:
+            self._gpu.device.synchronize()
+
+    def gpu_memory(self) -> GpuMemory | None:
+        """Bytes on the GPU; None for a model on the CPU."""
+        return None if self._gpu is None else self._gpu.memory()
 
     @property
     def metrics(self) -> Metrics:
@@ -526,14 +570,14 @@ def _returned(contract: Contract, first: int) -> list[tuple[type, int, Any]]:
     return found
 
 
-def _map_weights(bundle: Bundle) -> tuple[tuple[Any, ...], tuple[int, int]]:
+def _map_weights(bundle: Bundle, entry: Entry) -> tuple[tuple[Any, ...], tuple[int, int]]:
     """The weights that the entry takes, as TVM tensors on the mapped file, and the addresses that
     they lie in.
 
     Raises:
         WeightsError: a weight is not there, or the member is damaged.
     """
-    names = bundle.manifest.entry.weights
+    names = entry.weights
     if not names:
         return (), (0, 0)
     view = bundle.view(WEIGHTS_NAME)

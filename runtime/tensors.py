@@ -54,9 +54,11 @@ class NotATensor(TypeError):
 
 
 class Seen:
-    """A tensor argument as the checks see it: ``dtype``, ``shape``, ``device``, and its TVM view."""
+    """A tensor argument as the checks see it: ``dtype``, ``shape``, ``device``, and its TVM view.
+    ``source`` is the argument itself, where it does not lie on the CPU."""
 
-    __slots__ = ("device", "dtype", "shape", "tensor")
+    __slots__ = ("device", "dtype", "shape", "source", "tensor")
+    source: Any
 
     def __init__(self, tensor: Any, dtype: str, shape: tuple[int, ...], device: Any) -> None:
         self.tensor = tensor
@@ -65,7 +67,12 @@ class Seen:
         self.device = device
 
     def array(self) -> np.ndarray:
-        """The values as a numpy view (bits, for a dtype that numpy does not have)."""
+        """The values as a numpy view (bits, for a dtype that numpy does not have); a copy of them,
+        where they do not lie on the CPU."""
+        if self.device != CPU:
+            from .gpu_call import fetched
+
+            return fetched(self)
         return as_numpy_bits(self.tensor, self.dtype)
 
     def item(self) -> int:
@@ -127,8 +134,11 @@ def _set_dtype(capsule: Any, code: int, width: int) -> None:
     field[0] = code
 
 
-def see(value: Any) -> Seen:
+def see(value: Any, elsewhere: tuple[int, int] = CPU) -> Seen:
     """Look at a tensor argument without copying it.
+
+    Args:
+        elsewhere: another device beside the CPU, whose tensors are looked at as well.
 
     Raises:
         NotATensor: it is none, or one whose numbers DLPack does not carry.
@@ -146,7 +156,7 @@ def see(value: Any) -> Seen:
     try:
         if not hasattr(value, "__dlpack_c_exchange_api__"):
             device = tuple(map(int, value.__dlpack_device__()))
-            if device != CPU:
+            if device not in (CPU, elsewhere):
                 return Seen(None, "", (), device)
         tensor = _ffi.from_dlpack(value)
     except Exception as error:  # whatever the producer raises: it does not export this tensor
@@ -161,7 +171,10 @@ def see(value: Any) -> Seen:
         if name in COMPLEX:
             return Seen(tensor, name, tensor.shape, tensor.__dlpack_device__())
         return Seen(None, f"{name} (not a dtype of bundles)", tensor.shape, CPU)
-    return Seen(tensor, dtype, tensor.shape, tensor.__dlpack_device__())
+    seen = Seen(tensor, dtype, tensor.shape, tensor.__dlpack_device__())
+    if seen.device != CPU:
+        seen.source = value
+    return seen
 
 
 def _no_tensor(value: Any) -> str:

@@ -16,6 +16,7 @@ _CPU = 1
 # TVM's pooled allocator keeps what one large call took for ever; this one gives it back, and is as
 # fast, as malloc keeps what is used again and again.
 _NAIVE_ALLOCATOR = 1
+ON_CPU = (_CPU, 0, _NAIVE_ALLOCATOR)  # DLPack's device type and number, and the allocator
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,13 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Code:
-    """The compiled code and what it is called with; shared by all threads."""
+    """The compiled code and what it is called with; shared by all threads. ``devices`` is what a VM
+    is told of where it runs: three numbers a device, the CPU last."""
 
     library: Any
     entry: Entry
     weights: tuple[Any, ...]
+    devices: tuple[int, ...] = ON_CPU
 
 
 class Counts:
@@ -67,7 +70,7 @@ class Worker:
     def __init__(self, code: Code, counts: Counts, given: Sequence[GivenResult] = ()) -> None:
         ffi = load_ffi()
         vm = code.library["vm_load_executable"]()
-        vm["vm_initialization"](_CPU, 0, _NAIVE_ALLOCATOR)
+        vm["vm_initialization"](*code.devices)
         self.function = _bound(vm, code.entry.function, code.weights)
         self.given = given
         if given:
@@ -78,6 +81,7 @@ class Worker:
         self._item = ffi.get_global_func("ffi.ArrayGetItem")
         self._shapes: dict[Sizes, Any] = {}
         self.staging = Staging()
+        self.on_gpu: Any = None  # what `gpu_call` keeps for a thread
         self.counts = counts
 
     def let_go(self) -> None:
@@ -85,6 +89,7 @@ class Worker:
         self.staging = Staging()
         if self.given:
             self.spare = Spare(self.given)
+        self.on_gpu = None
 
     def run(self, *arguments: Any) -> list[Any]:
         """Call the compiled function; the tensors that it returns."""

@@ -110,19 +110,21 @@ def pack(
     *,
     sizes: tuple[Any, ...] = (),
     results: int = 1,
+    also: Sequence[tuple[str, Path | bytes]] = (),
     **more: Any,
 ) -> Path:
     """Write a bundle whose entry takes all tensor inputs in order.
 
     Args:
         libraries: compiled code by CPU level.
+        also: further members.
         more: fields of the manifest to replace.
     """
     weights = weights or {}
     members: list[tuple[str, Path | bytes]] = [
         (f"targets/cpu-{level}/model.so", code) for level, code in libraries.items()
     ]
-    members += [(RUNTIME, runtime_library()), ("runtime/LICENSE", b"Apache-2.0\n")]
+    members += [(RUNTIME, runtime_library()), ("runtime/LICENSE", b"Apache-2.0\n"), *also]
     inputs = tuple(
         index for index, item in enumerate(contract.inputs) if isinstance(item, TensorInput)
     )

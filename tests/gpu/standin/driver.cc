@@ -68,6 +68,7 @@ const char* setting(const char* name, const char* otherwise) {
 std::vector<std::pair<int, int>> devices() {
   std::vector<std::pair<int, int>> found;
   const char* text = setting("STANDIN_DEVICES", "9.0");
+  if (!*setting("CUDA_VISIBLE_DEVICES", "0")) return found;
   int major, minor, used;
   while (sscanf(text, "%d.%d%n", &major, &minor, &used) == 2) {
     found.push_back({major, minor});
