@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import lzma
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import tcexport.runtime
+from tcexport.artifacts import contract, manifest
 from tcexport.artifacts.container import open_bundle
 from tcexport.artifacts.contract import (
     Fixed,
@@ -147,7 +149,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, code: bytes) -> Path:
         dim("m", 1, 0, 2, 20, scale=2, offset=1, step=2, step_from=GIVEN),
     ]
     k = msgspec.structs.replace(dims[0], name="k", source=ValueSource(3), lo=-5, hi=5)
-    contract = contract_of(
+    terms = contract_of(
         {
             "x": TensorInput("x", "float32", ("n", 4)),
             "y": TensorInput("y", "float64", (("+", ("*", 2, "m"), 1), ("max", "n", "m"))),
@@ -171,8 +173,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, code: bytes) -> Path:
     )
     path = tmp_path_factory.mktemp("guarded") / "guarded.tcpkg"
     entry = Entry("main", (0,), (), ("w",), 1)
-    assert isinstance(contract.result, TupleNode)
-    return pack(path, contract, {"x86-64-v3": code}, {"w": WEIGHT}, entry=entry)
+    assert isinstance(terms.result, TupleNode)
+    return pack(path, terms, {"x86-64-v3": code}, {"w": WEIGHT}, entry=entry)
 
 
 def call(n: int, m: int, value: int, **more: Any) -> Inputs:
@@ -186,6 +188,28 @@ def call(n: int, m: int, value: int, **more: Any) -> Inputs:
 def put(array: np.ndarray, at: Any, value: int) -> np.ndarray:
     array[at] = value
     return array
+
+
+# --- the same format ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(manifest.Manifest, manifest.Entry, manifest.Target, manifest.RuntimeLibrary),
+        *(manifest.Member, contract.Contract, contract.Dim, contract.AxisSource),
+        *(contract.ValueSource, contract.Parameter, contract.TensorInput, contract.Fixed),
+        *(contract.Guard, contract.IndexGuard, contract.Part, contract.ComputedGuard),
+        *(contract.TensorOutput, contract.SizeOutput, contract.Origin),
+    ],
+)
+def test_the_host_knows_every_field_of_the_format(kind: Any) -> None:
+    """It refuses what it does not know: a new field is to be held there too, or refused on purpose."""
+    text = (CPP / "tcexport" / "contract.hpp").read_text()
+    known = [
+        set(re.findall(r'"(\w+)"', each)) for each in re.findall(r"Only\(\{(.*?)\}", text, re.S)
+    ]
+    assert any(each.issuperset(kind.__struct_fields__) for each in known)
 
 
 # --- the same numbers -----------------------------------------------------------------------------
@@ -334,10 +358,10 @@ def test_another_version_of_the_ffi_is_refused(host: Path, added: Path, tmp_path
         runtimes = [
             msgspec.structs.replace(each, ffi="0.1.99") for each in bundle.manifest.runtimes
         ]
-        contract = bundle.manifest.contract
+        terms = bundle.manifest.contract
         code = bytes(bundle.view(bundle.manifest.targets[0].library))
     path = pack(
-        tmp_path / "m.tcpkg", contract, {"x86-64-v3": code}, {"w": WEIGHT},
+        tmp_path / "m.tcpkg", terms, {"x86-64-v3": code}, {"w": WEIGHT},
         runtimes=tuple(runtimes),
     )  # fmt: skip
     done = subprocess.run([host, path, "x=1"], capture_output=True, text=True)
