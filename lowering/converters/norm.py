@@ -56,6 +56,18 @@ def convert_layer_norm(
     return layer_norm(ctx, input, len(normalized_shape), weight, bias, eps)
 
 
+@converter("aten.native_layer_norm.default")
+def convert_native_layer_norm(
+    ctx: Context,
+    input: Tensor,
+    normalized_shape: Sequence[Any],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> list[Tensor | None]:
+    return [layer_norm(ctx, input, len(normalized_shape), weight, bias, eps), None, None]
+
+
 def layer_norm(
     ctx: Context,
     x: Tensor,
@@ -156,6 +168,21 @@ def convert_group_norm(
         return value + rest.pop(0) if bias is not None else value
 
     return pointwise(ctx, "affine", element, plain, *scale, dtype=input.dtype)
+
+
+@converter("aten.native_group_norm.default")
+def convert_native_group_norm(
+    ctx: Context,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    N: Any,
+    C: Any,
+    HxW: Any,
+    group: int,
+    eps: float,
+) -> list[Tensor | None]:
+    return [convert_group_norm(ctx, input, group, weight, bias, eps, None), None, None]
 
 
 @converter("aten._native_batch_norm_legit_no_training.default")

@@ -23,7 +23,7 @@ _ANY = te.comm_reducer(lambda a, b: tirx.any(a, b), lambda dtype: tirx.const(0, 
 
 def axes_of(dim: Any, rank: int) -> list[int]:
     """The axes that ``dim`` names, in order; all of them for None or an empty list."""
-    if dim is None or dim == ():
+    if dim is None or dim == () or rank == 0:
         return list(range(rank))
     names = dim if isinstance(dim, (tuple, list)) else [dim]
     return sorted({axis_of(axis, rank) for axis in names})
@@ -221,6 +221,8 @@ def arg_extreme(ctx: Context, x: Tensor, axis: int, keepdim: bool, largest: bool
 def _argument(ctx: Context, x: Tensor, dim: Any, keepdim: bool, largest: bool) -> Tensor:
     if x.dtype == "bool":
         raise Unsupported("of bool", "convert to int first")
+    if x.rank == 0:
+        return ctx.compute("zero", [], (), "int64", lambda *_: tirx.IntImm("int64", 0))
     if dim is None:
         flat = ctx.reshape(x, (product(x.shape),))
         result = arg_extreme(ctx, flat, 0, False, largest)

@@ -121,6 +121,8 @@ def scatter(
 
     outer = next((a for a in range(index.rank) if a != axis and index.shape[a] != 1), None)
     combine = _REDUCTIONS[reduction]
+    if x.dtype == "bool" and reduction in ("sum", "add"):
+        combine = tirx.any
     return write(
         ctx, "scatter", x, operands, index.shape, place, value, combine, outer, (x.shape[axis],)
     )
@@ -275,7 +277,8 @@ def _put_masked(
     values = ctx.reshape(values, values.shape[max(values.rank - after, 0) :])
     wide = ctx.reshape(mask, (*mask.shape, *(1,) * after))
     if accumulate:
-        values = pointwise(ctx, "add", lambda a, b: a + b, x, values, dtype=x.dtype)
+        add = tirx.any if x.dtype == "bool" else lambda a, b: a + b
+        values = pointwise(ctx, "add", add, x, values, dtype=x.dtype)
     return choose(ctx, wide, values, x, x.dtype)
 
 

@@ -97,6 +97,7 @@ def convert_search_number(
 ) -> Tensor:
     row = sorted_sequence if sorted_sequence is not None else boundaries
     assert row is not None
-    value = ctx.compute("value", [], (1, 1), row.dtype, lambda s, *_: s.number(x, row.dtype))
+    dtype = result_dtype(row, x)  # a fraction among integers stays one
+    value = ctx.compute("value", [], (1, 1), dtype, lambda s, *_: s.number(x, dtype))
     found = search(ctx, ctx.reshape(row, (1, row.shape[0])), value, _side(right, side))
     return ctx.reshape(found, ())

@@ -279,7 +279,7 @@ def _roll(ctx: Context, x: Tensor, shifts: dict[int, Size]) -> Tensor:
     def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
         return tensors[0](
             *(
-                tirx.floormod(index - scope.size(shifts[axis]), scope.size(x.shape[axis]))
+                tirx.floormod(index - scope.size(shifts[axis]), scope.size(x.shape[axis] or 1))
                 if axis in shifts
                 else index
                 for axis, index in enumerate(position)

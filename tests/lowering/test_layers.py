@@ -176,3 +176,14 @@ def test_attention_of_doubles_in_steps(agree) -> None:
     sizes = ((2, 5, 7), (1, 1, 1), (3, 9, 20))
     calls = [tuple(floats(b, 4, n, 8).double() for n in (s, t, t)) for b, s, t in sizes]
     agree(functions, *calls, dynamic=(({0: auto, 2: auto},) * 3,), tolerance=1e-10)
+
+
+def test_norms_by_their_native_names(agree) -> None:
+    weight, bias = torch.randn(6), torch.randn(6)
+
+    def groups(x: torch.Tensor) -> torch.Tensor:
+        image = x.mT.contiguous()
+        return torch.native_group_norm(image, weight, bias, x.shape[0], 6, x.shape[1], 3, 1e-5)[0]
+
+    functions = [lambda x: torch.native_layer_norm(x, (6,), weight, bias, 1e-5)[0], groups]
+    agree(functions, (floats(3, 4, 6),), (floats(1, 1, 6),), (floats(2, 9, 6),))

@@ -103,3 +103,22 @@ def test_long_sums_of_rows_keep_their_digits(agree) -> None:
     exact = rows.double().sum(0)
     for result, expected in zip(compiled((rows,)), (exact, exact / len(rows), exact), strict=True):
         torch.testing.assert_close(result, expected.float(), rtol=1e-6, atol=0)
+
+
+def test_extremes_of_a_single_number(agree) -> None:
+    functions = [
+        lambda x: x.sum().argmax(),
+        lambda x: x.sum().argmin(0),
+        lambda x: tuple(x.sum().max(0)),
+    ]
+    agree(functions, (torch.randn(3),), (torch.randn(1),))
+
+
+def test_a_fraction_is_searched_for_among_integers(agree) -> None:
+    functions = [
+        lambda x: torch.searchsorted(x, 2.5),
+        lambda x: torch.searchsorted(x, 2),
+        lambda x: torch.searchsorted(x, 1.5, right=True),
+        lambda x: x.new_zeros(0, 4).roll(1, 0),
+    ]
+    agree(functions, (torch.arange(6),), (torch.arange(1),), (torch.tensor([2, 2, 3]),))

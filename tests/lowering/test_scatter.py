@@ -92,3 +92,15 @@ def test_a_mask_that_picks_another_number_than_there_are_values_fails(agree) -> 
             put(x, wrong, source)
         with pytest.raises(Exception, match="picks as many as there are values"):
             compiled((x, wrong, source))
+
+
+def test_bools_are_added_as_eager_adds_them(agree) -> None:
+    functions = [
+        lambda x, mask, i: x.index_put((mask,), torch.tensor(True), accumulate=True),
+        lambda x, mask, i: x.index_put((i,), torch.tensor(True), accumulate=True),
+        lambda x, mask, i: x.scatter_add(0, i, x),
+    ]
+    calls = [
+        (torch.rand(n) > 0.5, torch.rand(n) > 0.5, torch.randint(0, n, (n,))) for n in (5, 1, 9)
+    ]
+    agree(functions, *calls)
