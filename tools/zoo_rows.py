@@ -92,7 +92,8 @@ class Model:
 def row(*, slow: bool = False, **dims: Dim) -> Callable[[Callable[[], Row]], Model]:
     """Marks a function as a row; ``batch=(1, 4)`` promises a range, ``(8, 64, 8)`` one with steps.
 
-    A ``slow`` row is left to `make zoo`; the word is read from the file, which is not run for it.
+    A ``slow`` row, or one so near to another that it would show little more, is left to `make zoo`; the
+    word is read from the file, which is not run for it.
     """
     del slow
     return lambda make: Model(make.__name__, make, dims)

@@ -31,7 +31,7 @@ def wav2vec2() -> Row:
     return hf.Wav2Vec2ForCTC(config), {"input_values": floats("batch", "samples")}
 
 
-@row(batch=(1, 4), samples=(800, 4000))
+@row(slow=True, batch=(1, 4), samples=(800, 4000))
 def wav2vec2_masked() -> Row:
     config = hf.Wav2Vec2Config(vocab_size=32, feat_extract_norm="layer", **WAVE)
     samples = mask("batch", "samples")
@@ -39,7 +39,7 @@ def wav2vec2_masked() -> Row:
     return model, {"input_values": floats("batch", "samples"), "attention_mask": samples}
 
 
-@row(batch=(1, 4), samples=(800, 4000))
+@row(slow=True, batch=(1, 4), samples=(800, 4000))
 def hubert() -> Row:
     return hf.HubertModel(hf.HubertConfig(**WAVE)), {"input_values": floats("batch", "samples")}
 
@@ -75,7 +75,7 @@ class Transcribe(nn.Module):
         ).logits
 
 
-@row(batch=(1, 4), seq=(1, 24))
+@row(slow=True, batch=(1, 4), seq=(1, 24))
 def whisper() -> Row:
     config = hf.WhisperConfig(
         vocab_size=99,

@@ -17,7 +17,7 @@ def resnet() -> Row:
     return hf.ResNetForImageClassification(config), IMAGE
 
 
-@row(batch=(1, 4), height=(32, 96), width=(32, 96))
+@row(slow=True, batch=(1, 4), height=(32, 96), width=(32, 96))
 def resnet_basic() -> Row:
     config = hf.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16], depths=[2, 2], layer_type="basic"
@@ -39,7 +39,7 @@ def efficientnet() -> Row:
     return hf.EfficientNetModel(config), IMAGE
 
 
-@row(batch=(1, 4), height=(32, 96), width=(32, 96))
+@row(slow=True, batch=(1, 4), height=(32, 96), width=(32, 96))
 def regnet() -> Row:
     config = hf.RegNetConfig(
         embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], groups_width=8
@@ -53,7 +53,7 @@ def convnext() -> Row:
     return hf.ConvNextForImageClassification(config), IMAGE
 
 
-@row(batch=(1, 4), height=(32, 96), width=(32, 96))
+@row(slow=True, batch=(1, 4), height=(32, 96), width=(32, 96))
 def convnext_v2() -> Row:
     config = hf.ConvNextV2Config(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1])
     return hf.ConvNextV2Model(config), IMAGE

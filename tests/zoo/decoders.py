@@ -59,18 +59,18 @@ def llama() -> Row:
     return Prompt(hf.LlamaForCausalLM(hf.LlamaConfig(num_key_value_heads=2, **SMALL))), TEXT
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def qwen2() -> Row:
     return Prompt(hf.Qwen2ForCausalLM(hf.Qwen2Config(num_key_value_heads=2, **SMALL))), TEXT
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def qwen3() -> Row:
     config = hf.Qwen3Config(num_key_value_heads=2, head_dim=8, **SMALL)
     return Prompt(hf.Qwen3ForCausalLM(config)), TEXT
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def gemma() -> Row:
     config = hf.GemmaConfig(num_key_value_heads=1, head_dim=8, **SMALL)
     return Prompt(hf.GemmaForCausalLM(config)), TEXT
@@ -93,7 +93,7 @@ def phi() -> Row:
     return Prompt(hf.PhiForCausalLM(hf.PhiConfig(**SMALL))), TEXT
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def phi3() -> Row:
     return Prompt(hf.Phi3ForCausalLM(hf.Phi3Config(num_key_value_heads=2, **SMALL))), TEXT
 
@@ -106,7 +106,7 @@ def mixtral() -> Row:
     return Prompt(hf.MixtralForCausalLM(config)), TEXT
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def gpt_neox() -> Row:
     return Prompt(hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**SMALL))), TEXT
 
@@ -133,7 +133,7 @@ def gptj() -> Row:
     return Prompt(hf.GPTJForCausalLM(config)), TEXT
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def olmo2() -> Row:
     return Prompt(hf.Olmo2ForCausalLM(hf.Olmo2Config(num_key_value_heads=2, **SMALL))), TEXT
 

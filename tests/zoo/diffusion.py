@@ -51,7 +51,7 @@ class Guided(Denoise):
         return self.model(sample, timestep, text, return_dict=False)[0]
 
 
-@row(batch=(1, 2), height=(16, 48, 8), width=(16, 48, 8), seq=(1, 24))
+@row(slow=True, batch=(1, 2), height=(16, 48, 8), width=(16, 48, 8), seq=(1, 24))
 def unet_2d_condition() -> Row:
     model = UNet2DConditionModel(
         sample_size=32,

@@ -22,7 +22,7 @@ def bert() -> Row:
     return hf.BertModel(hf.BertConfig(**SMALL)), TEXT
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def bert_token_types() -> Row:
     model = hf.BertForSequenceClassification(hf.BertConfig(**SMALL))
     return model, {**TEXT, "token_type_ids": ids("batch", "seq", below=2)}
@@ -36,7 +36,7 @@ def distilbert() -> Row:
     return hf.DistilBertModel(config), TEXT
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def roberta() -> Row:
     return hf.RobertaModel(hf.RobertaConfig(**SMALL)), TEXT
 
@@ -46,7 +46,7 @@ def albert() -> Row:
     return hf.AlbertModel(hf.AlbertConfig(embedding_size=16, **SMALL)), TEXT
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def electra() -> Row:
     return hf.ElectraForTokenClassification(hf.ElectraConfig(embedding_size=16, **SMALL)), TEXT
 

@@ -40,7 +40,7 @@ def vit_fixed() -> Row:
     return model, {"pixel_values": floats("batch", 3, 32, 32)}
 
 
-@row(batch=(1, 4), height=(16, 64, 8), width=(16, 64, 8))
+@row(slow=True, batch=(1, 4), height=(16, 64, 8), width=(16, 64, 8))
 def deit() -> Row:
     return AnySize(hf.DeiTModel(hf.DeiTConfig(image_size=32, patch_size=8, **SMALL))), IMAGE
 
@@ -63,7 +63,7 @@ def beit() -> Row:
     return model, {"pixel_values": floats("batch", 3, 32, 32)}
 
 
-@row(batch=(1, 4))
+@row(slow=True, batch=(1, 4))
 def siglip() -> Row:
     config = hf.SiglipVisionConfig(image_size=32, patch_size=8, **SMALL)
     return hf.SiglipVisionModel(config), {"pixel_values": floats("batch", 3, 32, 32)}
@@ -90,7 +90,7 @@ def swin() -> Row:
     return AnySize(hf.SwinModel(config)), IMAGE
 
 
-@row(batch=(1, 4))
+@row(slow=True, batch=(1, 4))
 def swinv2() -> Row:
     config = hf.Swinv2Config(
         image_size=64, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4
@@ -114,7 +114,7 @@ def segformer() -> Row:
     return hf.SegformerForSemanticSegmentation(config), IMAGE
 
 
-@row(batch=(1, 2), height=(64, 96, 32), width=(64, 96, 32))
+@row(slow=True, batch=(1, 2), height=(64, 96, 32), width=(64, 96, 32))
 def detr() -> Row:
     backbone = hf.ResNetConfig(
         embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], out_features=["stage2"]
@@ -161,7 +161,7 @@ def poolformer() -> Row:
     return hf.PoolFormerForImageClassification(config), IMAGE
 
 
-@row(batch=(1, 2))
+@row(slow=True, batch=(1, 2))
 def dpt() -> Row:
     config = hf.DPTConfig(
         image_size=32,

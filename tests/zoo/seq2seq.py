@@ -57,7 +57,7 @@ def t5_encoder() -> Row:
     return model, {"input_ids": ids("batch", "seq"), "attention_mask": mask("batch", "seq")}
 
 
-@row(batch=(1, 4), seq=(1, 40), out=(1, 24))
+@row(slow=True, batch=(1, 4), seq=(1, 40), out=(1, 24))
 def t5() -> Row:
     return Logits(hf.T5ForConditionalGeneration(hf.T5Config(**T5))), BOTH
 
@@ -67,12 +67,12 @@ def bart() -> Row:
     return Logits(hf.BartForConditionalGeneration(hf.BartConfig(**BART))), BOTH
 
 
-@row(batch=(1, 4), seq=(1, 40), out=(1, 24))
+@row(slow=True, batch=(1, 4), seq=(1, 40), out=(1, 24))
 def marian() -> Row:
     config = hf.MarianConfig(pad_token_id=0, decoder_start_token_id=1, **BART)
     return Logits(hf.MarianMTModel(config)), BOTH
 
 
-@row(batch=(1, 4), seq=(1, 40), out=(1, 24))
+@row(slow=True, batch=(1, 4), seq=(1, 40), out=(1, 24))
 def pegasus() -> Row:
     return Logits(hf.PegasusForConditionalGeneration(hf.PegasusConfig(**BART))), BOTH

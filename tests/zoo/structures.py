@@ -334,7 +334,7 @@ def bert_float16() -> Row:
     return _half_bert(torch.float16)
 
 
-@row(batch=(1, 4), seq=(1, 40))
+@row(slow=True, batch=(1, 4), seq=(1, 40))
 def bert_float64() -> Row:
     return _half_bert(torch.float64)
 
