@@ -464,9 +464,8 @@ def test_the_pool_keeps_to_its_limit_and_can_be_emptied(
         device.limit = kept
     assert model.release_memory() > 0
     assert used(libraries) <= before
-    np.testing.assert_allclose(
-        model(np.ones((3, 4), np.float32)), by_hand(np.ones((3, 4), np.float32))
-    )
+    x = np.ones((3, 4), np.float32)
+    np.testing.assert_allclose(model(x), by_hand(x), rtol=1e-5)
 
 
 def test_a_model_on_the_cpu_has_no_gpu_memory(added: Path) -> None:
