@@ -65,19 +65,8 @@ def build_kernels(source: str, image: bytes, folder: Path) -> Path:
     Args:
         image: the fat binary that the exported library holds.
     """
-    return _build(source, folder / f"{zlib.crc32(image):08x}-{len(image)}.so")
-
-
-def build_kept(sources: Path, folder: Path) -> int:
-    """The same for all that an export kept in TCEXPORT_CUDA_SOURCES; how many they were."""
-    files = sorted(sources.glob("*.cu"))
-    for file in files:
-        _build(file.read_text(), folder / f"{file.stem}.so")
-    return len(files)
-
-
-def _build(source: str, path: Path) -> Path:
     assert COMPILER is not None
+    path = folder / f"{zlib.crc32(image):08x}-{len(image)}.so"
     text = _DYNAMIC.sub(r"\1* \2 = (\1*)standin->dynamic;", source)
     text = re.sub(
         r"\bvolatile\b", "", text
