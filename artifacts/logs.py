@@ -19,7 +19,7 @@ NAMES = {
     "graph_breaks": "each break of the graph as a trace meets it, before they are put in order",
     "guards": "each guard as it is found at export, held at load, and violated by a call",
     "dynamic": "the range of each dim: asked for, found, and what limits it",
-    "variants": "each further trace at other sizes, each binary, and the one that is taken at load",
+    "variants": "each further trace at other sizes, each binary, and those taken: at load, by call",
     "runtime": "each load and how long it took, threads that are made for a caller, and forks",
     "lowering": "each op and what became of it, and the seconds of each stage of the compiler",
 }

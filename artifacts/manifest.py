@@ -23,6 +23,8 @@ MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "weights.safetensors"
 MAX_MEMORY_SUMS = 64
 MAX_MANIFEST_BYTES = 64 << 20
+MAX_VARIANTS = 256
+GENERAL = "general"  # the variant that takes all that the bundle serves
 
 
 class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,9 +151,27 @@ class Parameters(_Data, frozen=True):
     recipes: dict[str, Any]
 
 
+class Variant(_Data, frozen=True, omit_defaults=True):
+    """Code for a part of the calls: ``entry``, and the contract of this part. A contract of None is
+    the bundle's own.
+
+    It has the parameters, inputs and results of the bundle's contract, and dims that are read from
+    the same places.
+    """
+
+    name: str
+    entry: Entry
+    contract: Contract | None = None
+
+
 class Manifest(_Data, frozen=True, omit_defaults=True):
-    """All of a bundle. ``memory`` are sums of bytes over dims: a call of the compiled function
-    allocates the largest of them at once; None where that is not known."""
+    """``contract`` is what the bundle serves as a whole.
+
+    Where there are ``variants``, a call that meets it goes to the first of them whose own contract it
+    meets, too; ``entry`` is that of the last one. ``memory`` are
+    sums of bytes over dims: a call of the compiled function allocates the largest of them at once; None
+    where that is not known, as with several variants.
+    """
 
     format_version: int
     model: str
@@ -165,6 +185,7 @@ class Manifest(_Data, frozen=True, omit_defaults=True):
     parameters: Parameters | None = None
     memory: tuple[Any, ...] | None = None
     external_weights: Member | None = None
+    variants: tuple[Variant, ...] = ()
 
 
 class _Version(msgspec.Struct):
@@ -213,6 +234,7 @@ def decode(data: bytes) -> Manifest:
             for each in manifest.targets
         )
         memory = _read_memory(manifest.memory, dims)
+        variants = tuple(_checked_variant(each, contract) for each in manifest.variants)
         _check_entries(manifest)
         check_states(manifest.states)
         parameters = _checked_parameters(manifest.parameters)
@@ -227,6 +249,7 @@ def decode(data: bytes) -> Manifest:
         targets=targets,
         parameters=parameters,
         memory=memory,
+        variants=variants,
     )
 
 
@@ -274,6 +297,38 @@ def _read_memory(sums: tuple[Any, ...] | None, dims: frozenset[str]) -> tuple[Ex
     return found
 
 
+def routes(manifest: Manifest, target: Target) -> tuple[Variant, ...]:
+    """The variants that a target's binary holds, in the order in which they are tried.
+
+    Without any, and in a binary that is called in its own way, it is the one code that there is.
+    """
+    if target.entry is not None or not manifest.variants:
+        return (Variant(GENERAL, entry_of(manifest, target)),)
+    return manifest.variants
+
+
+def contract_of(manifest: Manifest, variant: Variant) -> Contract:
+    """What a call must meet, beside the bundle's contract, to go to a variant."""
+    return variant.contract or manifest.contract
+
+
+def _checked_variant(variant: Variant, whole: Contract) -> Variant:
+    check_name(variant.name)
+    contract = whole if variant.contract is None else checked(variant.contract)
+    places = {dim.name: dim.source for dim in whole.dims}
+    differs = (
+        contract.parameters != whole.parameters
+        or contract.inputs != whole.inputs
+        or contract.result != whole.result
+        or len(contract.outputs) != len(whole.outputs)
+        or any(places.get(dim.name) != dim.source for dim in contract.dims)
+    )
+    if differs:
+        raise ManifestError(f"variant {variant.name!r:.80} takes other calls than the bundle")
+    entry = _with_sizes(variant.entry, frozenset(dim.name for dim in contract.dims))
+    return Variant(variant.name, entry, None if variant.contract is None else contract)
+
+
 def _with_sizes(entry: Entry, dims: frozenset[str]) -> Entry:
     return msgspec.structs.replace(
         entry, sizes=tuple(from_data(size, dims) for size in entry.sizes)
@@ -282,9 +337,13 @@ def _with_sizes(entry: Entry, dims: frozenset[str]) -> Entry:
 
 def _check_entries(manifest: Manifest) -> None:
     """Whether what the entries, the targets and the runtimes name is there."""
-    contract = manifest.contract
-    entries = [manifest.entry, *(each.entry for each in manifest.targets if each.entry is not None)]
-    for entry in entries:
+    if manifest.variants:
+        _check_variants(manifest)
+    # The entry is then that of the last variant, whose contract may say more of the results.
+    called = [] if manifest.variants else [(manifest.entry, manifest.contract)]
+    called += [(each.entry, manifest.contract) for each in manifest.targets if each.entry]
+    called += [(each.entry, contract_of(manifest, each)) for each in manifest.variants]
+    for entry, contract in called:
         for index in entry.inputs:
             inside = 0 <= index < len(contract.inputs)
             if not inside or not isinstance(contract.inputs[index], TensorInput):
@@ -299,7 +358,7 @@ def _check_entries(manifest: Manifest) -> None:
     named = [target.library for target in manifest.targets]
     for runtime in manifest.runtimes:
         named += [name for name in (runtime.library, runtime.license, runtime.cuda) if name]
-    if any(entry.weights for entry in entries) or any(each.initial for each in manifest.states):
+    if any(entry.weights for entry, _ in called) or any(each.initial for each in manifest.states):
         named.append(WEIGHTS_NAME)
     held = {member.name for member in manifest.members}
     if manifest.external_weights is not None:
@@ -308,6 +367,17 @@ def _check_entries(manifest: Manifest) -> None:
     for name in named:
         if name not in held:
             raise ManifestError(f"no member {name!r:.80}")
+
+
+def _check_variants(manifest: Manifest) -> None:
+    names = {variant.name for variant in manifest.variants}
+    if len(names) != len(manifest.variants) or len(names) > MAX_VARIANTS:
+        raise ManifestError("two variants with one name, or too many")
+    last = manifest.variants[-1]
+    if manifest.entry != last.entry:
+        raise ManifestError("the entry is not that of the last variant")
+    if last.contract is not None and any(target.entry for target in manifest.targets):
+        raise ManifestError("a target has one function, and none of the variants serves all")
 
 
 _CUDA_VERSION = re.compile(r"[1-9]\d{0,2}\.\d{1,2}")

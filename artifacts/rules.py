@@ -395,6 +395,66 @@ _rule(
     "Change the example or the range.",
 )
 _rule(
+    "TC220",
+    "a variant for sizes that are not served",
+    "`--specialize` or `--profile` asks for code for sizes that lie outside of what the bundle "
+    "serves, or between the steps of a range.",
+    "No call with these sizes would be taken: the code could never run.",
+    "Ask for sizes within the ranges, or for a wider `--dynamic`.",
+)
+_rule(
+    "TC221",
+    "more variants than the limit",
+    "The sizes of `--specialize`, multiplied out, the profiles and the parts that `--cover` traces "
+    "are together more than `--variant-limit`, which is 8 by default.",
+    "Each variant costs code, time at export and a look at every call. Where a product of sizes "
+    "grows by mistake, nobody would notice.",
+    "Name fewer sizes (`tcexport advise` says which pay), or raise the limit.",
+)
+_rule(
+    "TC222",
+    "a variant was left out",
+    "A variant that was asked for would have the code that the bundle has already.",
+    "Kernels take sizes as they come; what makes them better is a size that is a number. A range "
+    "alone fixes none.",
+    "Fix one of the dims.",
+    level="note",
+    allowed=True,
+)
+_rule(
+    "TC223",
+    "variants that overlap",
+    "Two variants take some of the same calls, and neither is a part of the other.",
+    "Both give eager's numbers. Which of them serves such a call is decided by their order, the one "
+    "with fewer sizes first, which you may not have meant.",
+    "Make them disjoint, or leave it.",
+    level="note",
+    allowed=True,
+)
+_rule(
+    "TC224",
+    "sizes that no arm covers",
+    "`--cover` traced the model at the sizes that a trace left out, and some sizes are still left: the "
+    "model fails there, or a trace at them holds for other sizes, or its arms do not give answers of "
+    "one form.",
+    "The range that is given is a promise of the bundle.",
+    "Cover fewer sizes, mend the model at the line named, or take what is covered with `--narrow`: "
+    "calls of other sizes are then refused.",
+    level="note",
+    allowed=True,
+)
+_rule(
+    "TC225",
+    "dims that were found by comparing examples",
+    "`--dynamic auto` compared the example inputs: the dims that they differ in are dynamic, the rest "
+    "is fixed at the size of the examples. Axes without a name got one.",
+    "The examples may be alike by chance, or differ together by chance: axes that have the same sizes "
+    "in all examples are taken for one dim.",
+    "Look at what is listed; write names in `axes` and `--dynamic` as shown to pin it.",
+    level="note",
+    allowed=True,
+)
+_rule(
     "TC301",
     "size out of range",
     "An axis is smaller or larger than the bundle serves, or not on its steps.",
@@ -480,6 +540,15 @@ _rule(
     "A tensor is not contiguous, and the model asks for the layout of tensors in `forward`.",
     "The trace kept the arm for contiguous tensors; eager might take the other one.",
     "Make the input contiguous, if that arm is the one that is meant.",
+)
+_rule(
+    "TC320",
+    "no variant takes the call",
+    "The call meets what the bundle says of itself, but none of its variants is for such sizes: "
+    "the range was exported with holes (`--cover` with `--narrow`).",
+    "Each variant was traced along one arm of a branch on sizes, and gives eager's numbers there "
+    "alone.",
+    "Use sizes that one of the variants named serves, or export again so that the range is covered.",
 )
 _rule(
     "TC321",
@@ -768,6 +837,8 @@ _RELATED = (
     ("TC101", "TC190"),
     ("TC201", "TC202", "TC210", "TC212"),
     ("TC211", "TC107"),
+    ("TC220", "TC221", "TC222", "TC223", "TC224"),
+    ("TC224", "TC225", "TC320"),
     ("TC210", "TC301", "TC307"),
     ("TC302", "TC303", "TC308"),
     ("TC304", "TC305", "TC306"),

@@ -19,6 +19,7 @@ from ..artifacts.manifest import (
     Provenance,
     RuntimeLibrary,
     Target,
+    Variant,
 )
 from ..lowering.cuda import toolchain
 from ..lowering.targets import GpuTarget, target_named
@@ -48,10 +49,12 @@ def assemble(
     sizes: tuple[Expr, ...],
     memory: tuple[Expr, ...] | None,
     gpu_sizes: tuple[Expr, ...] = (),
+    variants: tuple[Variant, ...] = (),
 ) -> Manifest:
     """Write the bundle to ``path``, whole or not at all; equal arguments give equal bytes.
 
-    ``sizes`` and ``gpu_sizes`` are those that the functions for the CPU and for the GPU take.
+    ``sizes`` and ``gpu_sizes`` are those that the functions for the CPU and for the GPU take;
+    ``variants`` are in the order of trial.
 
     Raises:
         UsageError: TC012, it cannot be written; TC011, TC506, as `tvm_runtime`.
@@ -96,7 +99,7 @@ def assemble(
         format_version=FORMAT_VERSION,
         model=model,
         contract=contract,
-        entry=entry,
+        entry=variants[-1].entry if variants else entry,
         targets=tuple(targets),
         runtimes=tuple(runtimes),
         provenance=Provenance(
@@ -113,6 +116,7 @@ def assemble(
         states=lowered.states,
         parameters=lowered.parameters,
         memory=memory,
+        variants=variants,
     )
     write_bundle(path, manifest, members, bill=True)
     return manifest

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -22,13 +22,16 @@ from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from ..artifacts.levels import Levels, parse_levels
 from ..artifacts.logs import log
+from ..artifacts.manifest import GENERAL
 from ..lowering.cuda.toolchain import find_toolchain
 from ..lowering.own_ops import own_kernels
 from ..lowering.survey import OpUse
 from ..lowering.targets import GpuTarget, target_named
 from .advice import Advice, advise
+from .auto import AUTO, require_served, with_auto
 from .axes import check_axes, check_dynamic_names, dim_sizes, parse_axis
 from .bundle import assemble, machines
+from .cover import Covered, cover
 from .derive import (
     Derived,
     contiguous_only,
@@ -43,6 +46,13 @@ from .faithful import require_faithful, require_repeatable
 from .indices import require_bounded
 from .ones import Retrace
 from .options import DimRequest, dynamic_from_python, parse_targets
+from .profiles import (
+    DEFAULT_LIMIT,
+    Variants,
+    cover_from_python,
+    profiles_from_python,
+    sizes_text,
+)
 from .prove import Span
 from .ranges import Request
 from .rehearse import Rehearsal, refusal, rehearse, reseed
@@ -54,7 +64,8 @@ from .state import preserved
 from .trace import Trace, trace
 from .translate import substitute
 from .tvm_runtime import tvm_runtime
-from .verify import Checked, verify
+from .variants import Arm, Plan, built, plan
+from .verify import Checked, Part, verify
 from .words import in_words
 
 Progress = Callable[[str, "float | None"], None]
@@ -64,7 +75,8 @@ Progress = Callable[[str, "float | None"], None]
 class Report:
     """What an export did. ``stages``: seconds for each; ``verified``: where the file was compared
     with eager; ``notes``: what the user should know, as diagnostics; ``ops`` and ``advice``: see
-    `OpUse`, `Advice`."""
+    `OpUse`, `Advice`; ``variants``: what code there is beside the general one, in the order of
+    trial."""
 
     path: str
     size: int
@@ -77,6 +89,7 @@ class Report:
     stages: tuple[tuple[str, float], ...]
     ops: tuple[OpUse, ...]
     advice: Advice
+    variants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,13 +116,18 @@ def export(
     kwargs: Mapping[str, Any] | None = None,
     *,
     axes: Mapping[str, Any] | None = None,
-    dynamic: Mapping[str, Any] | None = None,
+    dynamic: Mapping[str, Any] | Literal["auto"] | None = None,
     out: str | os.PathLike[str],
     targets: Sequence[str] = ("cpu",),
     narrow: bool = False,
     error: str | Sequence[str] = (),
     allow: str | Sequence[str] = (),
     lowerings: Mapping[str, Callable[..., Any]] | None = None,
+    specialize: Mapping[str, Any] | None = None,
+    profiles: Mapping[str, Any] | None = None,
+    cover: Mapping[str, Any] | None = None,
+    variant_limit: int = DEFAULT_LIMIT,
+    examples: Sequence[Any] = (),
 ) -> Report:
     """Export a module to one file that runs without PyTorch.
 
@@ -120,6 +138,7 @@ def export(
             ``{"input_ids": ("batch", "seq")}``.
         dynamic: a dim's name → ``(lo, hi)``, ``(lo, hi, step)``, or None for the widest range that
             the trace proves. A range that is given is a promise: kept, or the export is refused.
+            ``"auto"``: the dims that ``args`` and ``examples`` differ in.
         out: the file to write.
         targets: what to build for, such as ``"cpu"``, ``"cpu:x86-64-v3"`` or
             ``"cuda:sm_80+sm_90+ptx"``.
@@ -128,6 +147,14 @@ def export(
         allow: codes whose notes are left out of the report.
         lowerings: functions of TVM for ops that are not torch's, by their names
             (``{"mylib::gelu": lower_gelu}``): see docs/custom-ops.md.
+        specialize: sizes that get code of their own, beside the general code: a dim's name → a size,
+            a range ``(lo, hi)``, or a list of them; of several dims, every combination.
+        profiles: the same by name, each a variant of its own:
+            ``{"small": {"batch": 1, "seq": (1, 128)}}``.
+        cover: a dim's name → ``(lo, hi)``: all of its sizes are served, also where the model branches
+            on them: each arm is traced, and becomes a variant.
+        variant_limit: how many variants there may be.
+        examples: further example inputs, each a tuple of arguments or a dict of keyword arguments.
 
     Returns:
         A report with ``.path``.
@@ -136,14 +163,20 @@ def export(
         ExportError: the model cannot be exported as asked; nothing was written.
         UsageError: the arguments do not fit each other.
     """
-    source = source_in_memory(module, args, kwargs, axes, lowerings)
+    source = source_in_memory(module, args, kwargs, axes, lowerings, examples)
+    ranges: Any = {AUTO: None} if dynamic == AUTO else dynamic
+    asked = dynamic_from_python(ranges or {})
+    source, asked = with_auto(source, asked)
     return export_source(
         source,
-        dynamic=dynamic_from_python(dynamic or {}),
+        dynamic=asked,
         targets=targets,
         out=out,
         narrow=narrow,
         levels=parse_levels(error, allow, "{}="),
+        variants=Variants(
+            profiles_from_python(specialize, profiles), variant_limit, cover_from_python(cover)
+        ),
     )
 
 
@@ -156,12 +189,15 @@ def export_source(
     narrow: bool = False,
     levels: Levels | None = None,
     progress: Progress | None = None,
+    variants: Variants | None = None,
 ) -> Report:
     """Export a source. See `export`; ``progress`` is called with a stage's name and None where it
     starts, and with its seconds where it ends."""
     levels = levels or Levels()
+    variants = variants or Variants()
     with in_the_users_words(source, levels):
-        return _export(source, dynamic, targets, Path(out), narrow, levels, Stages(progress))
+        stages = Stages(progress)
+        return _export(source, dynamic, targets, Path(out), narrow, levels, variants, stages)
 
 
 def _export(
@@ -171,6 +207,7 @@ def _export(
     path: Path,
     narrow: bool,
     levels: Levels,
+    variants: Variants,
     stages: Stages,
 ) -> Report:
     from ..lowering.lower import lower
@@ -180,23 +217,62 @@ def _export(
     for machine in machines(target.name for target in wanted):
         tvm_runtime(machine)  # what is missing is said before the work, not after it
     if any(isinstance(target, GpuTarget) for target in wanted):
+        if variants.profiles or variants.cover is not None:
+            raise UsageError(
+                Diagnostic(
+                    "TC008",
+                    "variants are built for the CPU: GPU code has one function for all sizes",
+                    tries=("--target cpu", "no --specialize, --profile or --cover"),
+                )
+            )
         find_toolchain()
-    traced, derived, notes = traced_and_derived(source, dynamic, narrow, stages)
+    whole: Contract | None = None
+    if variants.cover is None:
+        traced, derived, notes = traced_and_derived(source, dynamic, narrow, stages)
+        arms: tuple[Arm, ...] = (Arm(GENERAL, traced, derived),)
+    else:
+        dynamic = _with_cover(dynamic, *variants.cover)
+        covered, notes = _covered(source, dynamic, variants, narrow, stages)
+        arms = covered.arms
+        traced, derived = arms[0].traced, arms[0].derived
+        if len(arms) > 1:
+            whole = covered.whole
+    planned = plan(arms, variants.profiles, variants.limit)
+    notes += planned.notes
     raised(levels.applied(notes))
     with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
         workdir = Path(folder)
         with in_words(derived.words):
             own = own_kernels(traced.program, source.lowerings)
-            names = tuple(target.name for target in wanted)
-            lowered = lower(traced.program, names, workdir, stages.child, own)
+            if own and len(arms) > 1:
+                raise ExportError(
+                    Diagnostic(
+                        "TC224",
+                        f"the arms of a branch cannot share {own[0].op}, an op of the model's own",
+                        tries=("an export without --cover",),
+                    )
+                )
+            lowered = lower(
+                traced.program,
+                tuple(target.name for target in wanted),
+                workdir,
+                stages.child,
+                own,
+                others=[arm.traced.program for arm in arms[1:]],
+                functions=planned.functions,
+            )
         listener = log("variants")
         if listener is not None:
             for name, library in lowered.libraries.items():
                 size = library.stat().st_size
                 listener.info("built %s, %d bytes", target_named(name).label, size)
         require_bounded(traced, lowered.indexing)
+        for wanted_function, function in zip(planned.functions, lowered.functions, strict=True):
+            require_bounded(arms[wanted_function.program].traced, function.indexing)
         derived = with_asserted(derived, traced, lowered.asserted)
-        contract = relocated(derived.contract, displayer(source))
+        require_served(source, whole or derived.contract)
+        contract = relocated(whole or derived.contract, displayer(source))
+        made = built(planned, lowered) if len(planned.variants) > 1 else ()
         draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.unverified")
         try:
             with stages("write the bundle"):
@@ -206,23 +282,18 @@ def _export(
                     source=Path(source.file).name if source.file else "",
                     source_sha256=source.sha256,
                     commit=commit_of(Path(source.file) if source.file else None),
-                    options=_options(dynamic, targets, narrow),
+                    options=_options(dynamic, targets, narrow, planned),
                     contract=contract,
                     lowered=lowered,
                     sizes=used_symbols(lowered.sizes, derived),
-                    memory=over_dims(lowered.memory, derived),
+                    memory=None if made else over_dims(lowered.memory, derived),
                     gpu_sizes=used_symbols(lowered.gpu.sizes if lowered.gpu else (), derived),
+                    variants=relocated(tuple(each for _, each in made), displayer(source)),
                 )
             with stages("verify against eager"):
-                verified = verify(
-                    draft,
-                    source.module,
-                    traced,
-                    derived.contract,
-                    derived.symbols,
-                    wanted,
-                    workdir,
-                )
+                parts = [Part("", traced, derived)]
+                parts += [Part(each.name, arms[each.arm].traced, each.derived) for each, _ in made]
+                verified = verify(draft, source.module, parts, wanted, workdir)
             weights_size = lowered.weights_file.stat().st_size
             publish(draft, path)
         finally:
@@ -240,6 +311,7 @@ def _export(
         stages=tuple(stages.done),
         ops=relocated(lowered.ops, displayer(source)),
         advice=advise(source, lowered.ops, contract, traced.sizes, path.with_suffix(".bench.json")),
+        variants=tuple(each.name for each in planned.variants) if made else (),
     )
 
 
@@ -388,7 +460,7 @@ def _traced(
         raise ExportError(_with_tries(error, source, prepared)) from error
     if any(note.code == "TC116" for note in rehearsal.notes):
         derived = replace(derived, contract=contiguous_only(derived.contract))
-    return traced, derived, (*rehearsal.notes, *kept, *derived.notes)
+    return traced, derived, (*source.notes, *rehearsal.notes, *kept, *derived.notes)
 
 
 def _derived(
@@ -412,6 +484,59 @@ def _derived(
         traced = _trace(source, prepared, zeros=False)  # the other has checks in its graph
         retrace = _retracer(source, traced, prepared.requests)
         return traced, derive(traced, prepared.requests, retrace, narrow=False)
+
+
+def _with_cover(
+    dynamic: Mapping[str, DimRequest | None], name: str, request: DimRequest
+) -> dict[str, DimRequest | None]:
+    if dynamic.get(name, request) != request:
+        raise UsageError(
+            Diagnostic("TC008", f"{name} has one range in --dynamic, and another in --cover")
+        )
+    return {**dynamic, name: request}
+
+
+def _covered(
+    source: Source,
+    dynamic: Mapping[str, DimRequest | None],
+    variants: Variants,
+    narrow: bool,
+    stages: Stages,
+) -> tuple[Covered, tuple[Diagnostic, ...]]:
+    """Every arm of the model's branches on a dim."""
+    assert variants.cover is not None
+    name, asked = variants.cover
+    prepared = _prepare(source, dynamic)
+    others = {each: request for each, request in dynamic.items() if each != name}
+
+    def trace_at(size: int, within: Span | None) -> tuple[Trace, Derived, tuple[Diagnostic, ...]]:
+        at = {**prepared.sizes, name: size}
+        leaves = [
+            leaf if axes is None else resized(leaf, axes, prepared.sizes, at)
+            for (_, leaf), axes in zip(prepared.bound.leaves, prepared.shapes, strict=True)
+        ]
+        _, spec = pytree.tree_flatten((prepared.bound.args, prepared.bound.kwargs))
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        there = replace(source, args=tuple(args), kwargs=dict(kwargs))
+        # A promise is kept by all arms together, so that each of them may be narrower.
+        ranges = dict(others)
+        if within is not None:
+            ranges[name] = DimRequest(within.lo, within.hi, within.step)
+        found = traced_and_derived(there, ranges, True, stages)
+        return *found[:2], _without_narrowing(found[2], name)
+
+    traced, derived, notes = traced_and_derived(source, dynamic, True, stages)
+    span = Span(asked.lo, asked.hi, asked.step)
+    covered = cover(name, span, (traced, derived), trace_at, variants.limit, narrow)
+    notes = tuple(dict.fromkeys((*_without_narrowing(notes, name), *covered.notes)))
+    return covered, notes
+
+
+def _without_narrowing(notes: Sequence[Diagnostic], name: str) -> tuple[Diagnostic, ...]:
+    """Without the notes that an arm serves but a part of the covered range."""
+    return tuple(
+        note for note in notes if note.code != "TC210" or not note.message.startswith(f"{name}=")
+    )
 
 
 _RANGES = ("TC201", "TC210")  # refusals of a range, not of the model
@@ -544,11 +669,17 @@ def _require_writable(path: Path) -> None:
 
 
 def _options(
-    dynamic: Mapping[str, DimRequest | None], targets: Sequence[str], narrow: bool
+    dynamic: Mapping[str, DimRequest | None], targets: Sequence[str], narrow: bool, planned: Plan
 ) -> dict[str, str]:
     asked = [name if span is None else f"{name}={span}" for name, span in dynamic.items()]
-    return {
+    options = {
         "dynamic": ",".join(asked),
         "targets": json.dumps(list(targets)),
         "narrow": str(narrow).lower(),
     }
+    if len(planned.arms) > 1:
+        options["arms"] = json.dumps([arm.name for arm in planned.arms])
+    made = [each for each in planned.variants if each.spans]
+    if made:
+        options["variants"] = json.dumps({each.name: sizes_text(each.spans) for each in made})
+    return options

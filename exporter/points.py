@@ -37,7 +37,8 @@ def choose(contract: Contract, traced: Trace, symbols: Mapping[str, Expr]) -> tu
     for point in (
         Point("smallest", lowest),
         *_odd(axes),
-        Point("traced", {dim.name: traced.sizes.get(dim.name, dim.lo) for dim in axes}),
+        # Of a variant, the nearest that it serves.
+        Point("traced", {dim.name: snapped(dim, traced.sizes[dim.name]) for dim in axes}),
         _largest(axes, cost),
     ):
         sizes = _completed(point.sizes, contract, traced)

@@ -45,6 +45,8 @@ class Source:
         train: leave the module in the mode it is in.
         dynamic: dims that are dynamic unless they are asked for otherwise: those of a saved program.
         lowerings: functions for ops that are not torch's, by name: see `lowering.own_ops`.
+        more: further examples, as args and kwargs, for `--dynamic auto`.
+        notes: what was decided about the source, for the user.
     """
 
     module: torch.nn.Module
@@ -57,6 +59,8 @@ class Source:
     train: bool = False
     dynamic: tuple[str, ...] = ()
     lowerings: Lowerings = field(default_factory=dict)
+    more: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
 
 
 def load_source(
@@ -104,6 +108,7 @@ def source_in_memory(
     kwargs: Mapping[str, Any] | None = None,
     axes: Mapping[str, Any] | None = None,
     lowerings: Lowerings | None = None,
+    examples: Sequence[Any] = (),
 ) -> Source:
     """The source for a module that the caller holds; its mode is left as it is.
 
@@ -126,7 +131,8 @@ def source_in_memory(
     names = _named_axes(module, args, keywords, (axes_from_python(axes or {}),))
     own = checked_lowerings(lowerings or {}, "the call")
     name = type(module).__name__
-    return Source(module, args, keywords, names, name, train=True, lowerings=own)
+    more = tuple(_one_example(each, f"examples[{at}]") for at, each in enumerate(examples))
+    return Source(module, args, keywords, names, name, train=True, lowerings=own, more=more)
 
 
 def checked_lowerings(found: Any, place: str) -> Lowerings:
@@ -187,8 +193,9 @@ def _from_file(
 ) -> Source:
     shown = shown_path(file.path)
     module = find_model(file, attribute)
-    example = _file_example(file) if hasattr(file.module, "example_inputs") else None
-    args, kwargs = _example(module, example, given, shown)
+    examples = _file_examples(file) if hasattr(file.module, "example_inputs") else []
+    args, kwargs = _example(module, examples[0] if examples else None, given, shown)
+    more = tuple(_example(module, each, given, shown) for each in examples[1:])
     written = axes_from_python(getattr(file.module, "axes", {}))
     if not train and has_modes(module):
         call(module.eval, file.path, f"{shown}: {type(module).__name__}.eval()")
@@ -202,6 +209,7 @@ def _from_file(
         sha256=file.sha256,
         train=train,
         lowerings=checked_lowerings(getattr(file.module, "lowerings", {}), shown),
+        more=more,
     )
 
 
@@ -211,12 +219,19 @@ def has_modes(module: torch.nn.Module) -> bool:
     return not (isinstance(module, torch.fx.GraphModule) and "eval" in vars(module))
 
 
-def _file_example(file: UserFile) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _file_examples(file: UserFile) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     example: Any = file.module.example_inputs
     what = f"{shown_path(file.path)}: example_inputs"
     if callable(example) and not isinstance(example, torch.Tensor):
         what += "()"
         example = call(example, file.path, what)
+    # A list of tensors is one example in the wrong brackets.
+    if type(example) is list and example and all(isinstance(e, (tuple, dict)) for e in example):
+        return [_one_example(each, f"{what}[{at}]") for at, each in enumerate(example)]
+    return [_one_example(example, what)]
+
+
+def _one_example(example: Any, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example, torch.Tensor):
         return (example,), {}
     if type(example) is tuple:
@@ -226,7 +241,7 @@ def _file_example(file: UserFile) -> tuple[tuple[Any, ...], dict[str, Any]]:
     tries = ("example_inputs = (ids, mask)", 'example_inputs = {"ids": ids, "mask": mask}')
     message = (
         f"{what} is of type {type(example).__name__}, not a tuple of arguments, a dict of keyword "
-        "arguments or a tensor"
+        "arguments, a tensor, or a list of several such tuples or dicts"
     )
     raise UsageError(Diagnostic("TC005", message, tries=tries))
 

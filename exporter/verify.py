@@ -22,11 +22,12 @@ import torch
 
 from ..artifacts.contract import Contract, TensorOutput, ValueSource
 from ..artifacts.errors import Diagnostic, ExportError
-from ..artifacts.expr import Expr, evaluate
+from ..artifacts.expr import evaluate
 from ..artifacts.weights import Weight, read_weights, write_weights
 from ..lowering.states import states
 from ..lowering.targets import CpuTarget, GpuTarget, Target
 from .breaks import eager_failure
+from .derive import Derived
 from .eager import run_eager, same_numbers
 from .examples import axis_sizes, drawn, resized
 from .points import Point, choose
@@ -40,17 +41,29 @@ _SECONDS = 900
 @dataclass(frozen=True)
 class Checked:
     """One comparison: of which target, where, the largest absolute difference; or why it was not
-    made. Without ``sizes`` it is about the whole target."""
+    made. Without ``sizes`` it is about the whole target; with ``variant``, about that one alone."""
 
     target: str
     why: str
     sizes: dict[str, int]
     error: float
     skipped: str = ""
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is compared: a variant by its name, run whatever the sizes are, or "", the bundle as it is
+    called, with the trace that it is made from and its contract."""
+
+    variant: str
+    traced: Trace
+    derived: Derived
 
 
 @dataclass(frozen=True)
 class _Call:
+    part: Part
     point: Point
     leaves: list[Any]
     outputs: list[Any]
@@ -60,9 +73,7 @@ class _Call:
 def verify(
     bundle: Path,
     module: torch.nn.Module,
-    traced: Trace,
-    contract: Contract,
-    symbols: Mapping[str, Expr],
+    parts: Sequence[Part],
     targets: Sequence[Target],
     workdir: Path,
 ) -> tuple[Checked, ...]:
@@ -70,9 +81,10 @@ def verify(
 
     Args:
         bundle: the file, under whatever name.
+        parts: first the bundle itself, then its variants, where there are any: it is then called with
+            the example alone.
         targets: what it holds binaries for; one that this machine cannot run is not compared, and
             the answer says so.
-        symbols: torch's symbols over the contract's dims.
         workdir: a folder for the tensors that are exchanged.
 
     Raises:
@@ -81,28 +93,27 @@ def verify(
     """
     calls: list[_Call] = []
     skipped: list[Checked] = []
-    for point in choose(contract, traced, symbols):
-        try:
-            calls.append(_call_at(point, module, traced, contract))
-        except _ModelFails as failure:
-            skipped.append(Checked("", point.why, point.sizes, 0.0, str(failure)))
-    example = _example_call(module, traced, contract)
-    if example is not None:
-        calls += example
-    state = {}
-    names = [each.name for each in states(traced.program)]
-    if names and calls:
-        with eager_session(module, traced.bound, names) as session:
-            calls += _in_a_row(calls, session)
-            state = session.state()
-    if not calls:
-        raise ExportError(
-            Diagnostic(
-                "TC504",
-                "the bundle could not be compared with the model at any size",
-                notes=tuple(f"{each.sizes}: {each.skipped}" for each in skipped),
+    for part in parts:
+        of_variants = not part.variant and len(parts) > 1
+        found, failed = _calls_of(part, module, () if of_variants else None)
+        if not found and not of_variants:
+            what = f"the variant {part.variant}" if part.variant else "the bundle"
+            raise ExportError(
+                Diagnostic(
+                    "TC504",
+                    f"{what} could not be compared with the model at any size",
+                    notes=tuple(f"{each.sizes}: {each.skipped}" for each in failed),
+                )
             )
-        )
+        calls += found
+        skipped += failed
+    state = {}
+    whole = parts[0]
+    names = [each.name for each in states(whole.traced.program)]
+    if names and calls:
+        with eager_session(module, whole.traced.bound, names) as session:
+            calls += _in_a_row(whole, calls, session)
+            state = session.state()
     _record(calls, workdir / "verify")
     checked: list[Checked] = []
     for target in targets:
@@ -115,15 +126,32 @@ def verify(
             skipped.append(Checked(target.name, "not run", {}, 0.0, str(reason)))
             continue
         compared = [
-            _compare(call, answer, contract, target.name)
-            for call, answer in zip(calls, answers, strict=True)
+            _compare(call, answer, target.name) for call, answer in zip(calls, answers, strict=True)
         ]
         checked += _once_each(compared)
         _compare_states(kept, state, target.name)
     return (*checked, *skipped)
 
 
-def _in_a_row(calls: Sequence[_Call], session: EagerSession) -> list[_Call]:
+def _calls_of(
+    part: Part, module: torch.nn.Module, points: Sequence[Point] | None
+) -> tuple[list[_Call], list[Checked]]:
+    """The calls at some points (None: chosen from the contract), and those that the model refuses."""
+    calls: list[_Call] = []
+    skipped: list[Checked] = []
+    if points is None:
+        points = choose(part.derived.contract, part.traced, part.derived.symbols)
+    for point in points:
+        try:
+            calls.append(_call_at(point, module, part))
+        except _ModelFails as failure:
+            skipped.append(Checked("", point.why, point.sizes, 0.0, str(failure), part.variant))
+    if not part.variant:
+        calls += _example_calls(module, part)
+    return calls, skipped
+
+
+def _in_a_row(whole: Part, calls: Sequence[_Call], session: EagerSession) -> list[_Call]:
     """The same calls, each on what the last one left; twice, so that old values are written over."""
     found: list[_Call] = []
     for call in (*calls, *calls[::-1]):
@@ -132,7 +160,7 @@ def _in_a_row(calls: Sequence[_Call], session: EagerSession) -> list[_Call]:
         except Exception:  # whatever the model raises on a state that it has come to
             continue
         point = Point(f"{call.point.why}, call {len(found) + 1} in a row", call.point.sizes)
-        found.append(_Call(point, call.leaves, outputs, fresh=not found))
+        found.append(_Call(whole, point, call.leaves, outputs, fresh=not found))
     return found
 
 
@@ -159,7 +187,8 @@ class _ModelFails(Exception):
     """The model itself raises at a point, with values drawn and with the example's values."""
 
 
-def _call_at(point: Point, module: torch.nn.Module, traced: Trace, contract: Contract) -> _Call:
+def _call_at(point: Point, module: torch.nn.Module, part: Part) -> _Call:
+    traced, contract = part.traced, part.derived.contract
     generator = torch.Generator().manual_seed(0)
     ways = (
         lambda: _drawn_leaves(point, traced, contract, generator),
@@ -168,7 +197,7 @@ def _call_at(point: Point, module: torch.nn.Module, traced: Trace, contract: Con
     for position, leaves_of in enumerate(ways):
         leaves = _with_values(leaves_of(), point, contract)
         try:
-            return _Call(point, leaves, run_eager(module, traced.bound, leaves))
+            return _Call(part, point, leaves, run_eager(module, traced.bound, leaves))
         except Exception as error:  # whatever the user's model raises
             if position == len(ways) - 1:
                 raise _ModelFails(f"the model fails: {eager_failure(error)[0]}") from error
@@ -215,8 +244,9 @@ def _with_values(leaves: list[Any], point: Point, contract: Contract) -> list[An
     return leaves
 
 
-def _example_call(module: torch.nn.Module, traced: Trace, contract: Contract) -> list[_Call] | None:
+def _example_calls(module: torch.nn.Module, part: Part) -> list[_Call]:
     """The user's own example, several times, where the contract serves its sizes."""
+    traced, contract = part.traced, part.derived.contract
     sizes = dict(traced.example_sizes)
     for dim in contract.dims:
         if isinstance(dim.source, ValueSource):
@@ -224,10 +254,12 @@ def _example_call(module: torch.nn.Module, traced: Trace, contract: Contract) ->
         size = sizes[dim.name]
         inside = size >= dim.lo and (dim.hi is None or size <= dim.hi)
         if not inside or (size - dim.lo) % dim.step:
-            return None
+            return []
     leaves = [leaf for _, leaf in traced.bound.leaves]
     point = Point("example", sizes)
-    return [_Call(point, leaves, run_eager(module, traced.bound, leaves)) for _ in range(_REPEATS)]
+    return [
+        _Call(part, point, leaves, run_eager(module, traced.bound, leaves)) for _ in range(_REPEATS)
+    ]
 
 
 def _record(calls: Sequence[_Call], folder: Path) -> None:
@@ -239,9 +271,12 @@ def _record(calls: Sequence[_Call], folder: Path) -> None:
             if isinstance(leaf, torch.Tensor)
         }
         write_weights(folder / f"{number}.inputs.safetensors", tensors)
-    (folder / "calls.json").write_text(
-        json.dumps({"count": len(calls), "fresh": [call.fresh for call in calls]})
-    )
+    recorded = {
+        "count": len(calls),
+        "fresh": [call.fresh for call in calls],
+        "variants": [call.part.variant for call in calls],
+    }
+    (folder / "calls.json").write_text(json.dumps(recorded))
 
 
 def _replay(
@@ -307,10 +342,9 @@ def last_words(status: int, stderr: str) -> tuple[str, ...]:
     return (ended, *stderr.strip().splitlines()[-6:])
 
 
-def _compare(
-    call: _Call, answer: dict[str, torch.Tensor], contract: Contract, target: str
-) -> Checked:
+def _compare(call: _Call, answer: dict[str, torch.Tensor], target: str) -> Checked:
     worst = 0.0
+    contract, variant = call.part.derived.contract, call.part.variant
     at = ", ".join(f"{name}={size}" for name, size in call.point.sizes.items()) or "the example"
     for index, (output, want) in enumerate(zip(contract.outputs, call.outputs, strict=True)):
         if not isinstance(output, TensorOutput):
@@ -327,10 +361,11 @@ def _compare(
             raise ExportError(
                 Diagnostic(
                     "TC504",
-                    f"cpu:{target}: with {at} ({call.point.why}) the output {output.path} {kind}",
+                    f"cpu:{target}{f', variant {variant}' if variant else ''}: with {at} "
+                    f"({call.point.why}) the output {output.path} {kind}",
                 )
             )
-    return Checked(target, call.point.why, call.point.sizes, worst)
+    return Checked(target, call.point.why, call.point.sizes, worst, variant=variant)
 
 
 def _describe(tensor: torch.Tensor) -> str:
@@ -340,7 +375,7 @@ def _describe(tensor: torch.Tensor) -> str:
 def _once_each(checked: Sequence[Checked]) -> list[Checked]:
     found: dict[tuple[Any, ...], Checked] = {}
     for each in checked:
-        key = tuple(sorted(each.sizes.items()))
+        key = (each.variant, *sorted(each.sizes.items()))
         if key not in found or found[key].error < each.error:
             found[key] = each
     return list(found.values())

@@ -35,9 +35,9 @@ from .survey import OpUse, Use, refusals, table
 from .symbols import NoForm, as_shape, as_size, same
 from .targets import Target
 from .tensor import DTYPES, PARTS, Complex, Constant, Part, Tensor, part_of
+from .variants import GENERAL, Variant, with_sizes
 from .weights import WeightStore
 
-ENTRY = "main"
 _SMALL = 1 << 16  # bytes that a constant expression may grow to beyond its operands
 
 aten = torch.ops.aten
@@ -52,7 +52,10 @@ _SAME_ORDER = frozenset(
 
 @dataclass(frozen=True)
 class BuiltGraph:
-    """A Relax module and the order of the arguments of its function `ENTRY`."""
+    """A Relax module, and the order of the arguments of the function that was added to it last.
+
+    ``folded``: the nodes that were computed at export.
+    """
 
     module: IRModule
     inputs: tuple[int, ...]
@@ -62,6 +65,8 @@ class BuiltGraph:
     indexing: tuple[str, ...]
     asserted: tuple[Asserted, ...]
     ops: tuple[OpUse, ...]
+    folded: frozenset[str]
+    loops: tuple[IRModule, ...] = ()
     states: tuple[str, ...] = ()
 
 
@@ -80,6 +85,8 @@ def build(
     target: Target,
     weights: WeightStore,
     own: Sequence[OwnKernel] = (),
+    variant: Variant = GENERAL,
+    builder: relax.BlockBuilder | None = None,
 ) -> BuiltGraph:
     """Lower a decomposed program to Relax for one target.
 
@@ -87,12 +94,31 @@ def build(
         constants: by the names of their placeholders.
         weights: takes the constants that are used.
         own: kernels for ops that are not torch's.
+        variant: what the function is called, and which sizes are numbers in it.
+        builder: that of the functions before, to go into one module with them: equal kernels are
+            there once.
 
     Raises:
         ExportError: ops that have no converter, all of them (TC501); a result that is not what the
             trace says (TC502).
     """
-    return _Importer(program, constants, target, weights, own).run()
+    builder = builder or relax.BlockBuilder()
+    with with_sizes(program, variant.sizes):
+        return _Importer(program, constants, target, weights, own, variant, builder).run()
+
+
+def finished(builder: relax.BlockBuilder, functions: Mapping[str, BuiltGraph]) -> IRModule:
+    """The module of all functions that were added to a builder."""
+    loops = [loop for built in functions.values() for loop in built.loops]
+    # What finishes a module does not know functions that are added to it afterwards.
+    module = builder.get() if loops else builder.finalize()
+    for loop in loops:
+        module.update(loop)
+    for name, built in functions.items():
+        if built.states:
+            first = len(built.inputs) + bool(built.sizes)
+            module = keeping_states(module, name, range(first, first + len(built.states)))
+    return module
 
 
 def survey(
@@ -106,7 +132,8 @@ def survey(
     Raises:
         ExportError: TC502, as `build`.
     """
-    return _Importer(program, constants, target, WeightStore(), own).survey()
+    builder = relax.BlockBuilder()
+    return _Importer(program, constants, target, WeightStore(), own, GENERAL, builder).survey()
 
 
 class _Importer:
@@ -117,13 +144,16 @@ class _Importer:
         target: Target,
         weights: WeightStore,
         own: Sequence[OwnKernel],
+        variant: Variant,
+        builder: relax.BlockBuilder,
     ) -> None:
         self.graph = program.graph
         self.graph_module = program.graph_module
         self.signature = program.graph_signature
         self.constants = constants
+        self.variant = variant
         self.ctx = Context(
-            relax.BlockBuilder(),
+            builder,
             target,
             weights,
             channels_last=layout.find(program.graph, constants),
@@ -145,7 +175,7 @@ class _Importer:
 
     def run(self) -> BuiltGraph:
         builder = self.ctx.builder
-        with builder.function(ENTRY):
+        with builder.function(self.variant.function):
             with builder.dataflow():
                 self._nodes()
                 if self.unsupported:
@@ -165,15 +195,8 @@ class _Importer:
             parameters += [self.state_variables[state.name] for state in self.states]
             parameters += self.ctx.parameters.values()
             builder.emit_func_output(output, parameters)
-        # What finishes a module does not know functions that are added to it afterwards.
-        module = builder.get() if self.loops else builder.finalize()
-        for loop in self.loops:
-            module.update(loop)
-        if self.states:
-            first = len(self.inputs) + bool(sizes)
-            module = keeping_states(module, ENTRY, range(first, first + len(self.states)))
         return BuiltGraph(
-            module=module,
+            module=builder.get(),
             inputs=tuple(self.inputs),
             sizes=sizes,
             weights=tuple(self.ctx.parameters),
@@ -181,11 +204,13 @@ class _Importer:
             indexing=tuple(dict.fromkeys(self.ctx.indexing)),
             asserted=tuple(self.ctx.asserted),
             ops=table(self._uses()),
+            folded=frozenset(node.name for node in self.folded),
+            loops=tuple(self.loops),
             states=tuple(state.name for state in self.states),
         )
 
     def survey(self) -> Survey:
-        with self.ctx.builder.function(ENTRY):
+        with self.ctx.builder.function(GENERAL.function):
             with self.ctx.builder.dataflow():
                 self._nodes()
                 output = self.ctx.builder.emit_output(relax.Tuple([]))
@@ -362,17 +387,16 @@ class _Importer:
     def _loop(self, node: torch.fx.Node) -> list[Tensor]:
         """One of torch's loops, whole: its functions are added to the module at the end."""
         self.ctx.node = node
+        name = self.variant.named(node.name)
         modules = [self._submodule(each) for each in node.args if _is_graph(each)]
         groups = [self._tensors_of(each) for each in node.args if isinstance(each, (list, tuple))]
         if node.target is HIGHER.while_loop:
             (condition, body), (carried, fixed) = modules, groups
-            made = while_loop(
-                self.ctx, node.name, condition, body, carried, fixed, self._lower_body
-            )
+            made = while_loop(self.ctx, name, condition, body, carried, fixed, self._lower_body)
         else:
             (body,) = modules
             carried, pieces, fixed = groups if node.target is HIGHER.scan else ([], *groups)
-            made = scan(self.ctx, node.name, body, carried, pieces, fixed, self._lower_body)
+            made = scan(self.ctx, name, body, carried, pieces, fixed, self._lower_body)
         self.loops.append(made.module)
         return made.results
 
@@ -477,14 +501,19 @@ class _Importer:
         if not operands:
             return None
         size = expected.numel() * expected.element_size()
-        if size > max(_SMALL, sum(o.value.numel() * o.value.element_size() for o in operands)):
+        operand_bytes = sum(o.value.numel() * o.value.element_size() for o in operands)
+        if size > max(_SMALL, operand_bytes):
+            return None
+        if not self.variant.folds(node.name) and any(each.sources != set() for each in operands):
+            # The general code computes it in each call, and its weights can be exchanged.
             return None
         with torch.no_grad():
             value = node.target(*arguments, **keywords)
         value = value.clone(memory_format=torch.contiguous_format)
         if value.is_complex():
             return constant_value(Constant(f"{operands[0].name}:{node.name}", value))
-        return constant_tensor(self._folded(node, operands, value))
+        folded = self._folded(node, operands, value)
+        return constant_tensor(self.ctx.weights.computed(folded, self.variant.function))
 
     def _folded(
         self, node: torch.fx.Node, operands: list[Constant], value: torch.Tensor
@@ -551,6 +580,7 @@ class _Body(_Importer):
         self.graph = module.graph
         self.graph_module = module
         self.constants = {}
+        self.variant = outer.variant
         self.ctx = ctx
         self.loops = outer.loops
         self.values = {}

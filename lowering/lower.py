@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,17 @@ from .asserted import Asserted
 from .own_ops import OwnKernel, put_in
 from .survey import OpUse
 from .targets import CPU_TARGETS, target_named
-from .worker import Answer, OnGpu, Progress, Request, answer_path, library_path, weights_path
+from .worker import (
+    Answer,
+    Called,
+    Function,
+    OnGpu,
+    Progress,
+    Request,
+    answer_path,
+    library_path,
+    weights_path,
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,7 @@ class Lowered:
     how the weights were made of the model's state, where it is known. ``memory`` are sums of bytes over
     torch's symbols, of which a call allocates the largest at once, or None where that is not known.
     ``gpu`` is how the function for a GPU is called, and what its library holds.
+    ``functions`` are all functions of each library, ``main`` first.
     """
 
     inputs: tuple[int, ...]
@@ -62,6 +73,7 @@ class Lowered:
     states: tuple[StateTensor, ...] = ()
     parameters: Parameters | None = None
     gpu: OnGpu | None = None
+    functions: tuple[Called, ...] = ()
 
 
 def lower(
@@ -70,11 +82,16 @@ def lower(
     workdir: Path,
     progress: Callable[[str, float | None], None],
     own: tuple[OwnKernel, ...] = (),
+    *,
+    others: Sequence[torch.export.ExportedProgram] = (),
+    functions: Sequence[Function] = (Function(),),
 ) -> Lowered:
     """Compile a program for some targets, by the names that `targets.target_named` knows.
 
     Args:
         program: one that `decompose` gave.
+        others: further programs of the same model, for functions to be of.
+        functions: what each library holds; the first one is ``main``.
         workdir: an existing folder for the files; what the answer names lies in it.
         progress: told the name of each stage where it begins (None), and its seconds where it ends.
         own: kernels for ops that are not torch's.
@@ -93,8 +110,10 @@ def lower(
     if not targets:
         raise ExportError(Diagnostic("TC506", "no target is named"))
     workdir = workdir.resolve()
-    request = Request(str(workdir / "program.pt2"), targets, str(workdir), own=own)
-    answer = _asked(program, request, progress)
+    programs = (program, *others)
+    paths = _paths(workdir, len(programs))
+    request = Request(paths, targets, str(workdir), tuple(functions), own=own)
+    answer = _asked(programs, request, progress)
     if answer.errors:
         raise ExportError(answer.errors)
     return Lowered(
@@ -115,7 +134,12 @@ def lower(
         states=answer.states,
         parameters=answer.parameters,
         gpu=answer.gpu,
+        functions=answer.functions,
     )
+
+
+def _paths(workdir: Path, count: int) -> tuple[str, ...]:
+    return tuple(str(workdir / f"program{number or ''}.pt2") for number in range(count))
 
 
 @dataclass(frozen=True)
@@ -141,22 +165,24 @@ def survey(
         ExportError: TC502, TC503, as `lower`.
     """
     workdir = workdir.resolve()
-    request = Request(str(workdir / "program.pt2"), (target,), str(workdir), True, own)
-    answer = _asked(program, request, progress)
+    paths = _paths(workdir, 1)
+    request = Request(paths, (target,), str(workdir), only_survey=True, own=own)
+    answer = _asked((program,), request, progress)
     if answer.errors and not answer.ops:
         raise ExportError(answer.errors)
     return Surveyed(answer.ops, answer.errors, answer.indexing, answer.asserted)
 
 
 def _asked(
-    program: torch.export.ExportedProgram,
+    programs: Sequence[torch.export.ExportedProgram],
     request: Request,
     progress: Callable[[str, float | None], None],
 ) -> Answer:
     """What the compiler's process answers."""
     workdir = Path(request.workdir)
-    with _flat(program), put_in(program, request.own):
-        torch.export.save(program, request.program)
+    for number, (program, path) in enumerate(zip(programs, request.programs, strict=True)):
+        with _flat(program), put_in(program, () if number else request.own):
+            torch.export.save(program, path)
     request_path = workdir / "request.json"
     request_path.write_bytes(msgspec.json.encode(request))
     answer_path(workdir).unlink(missing_ok=True)

@@ -7,35 +7,45 @@ Who calls may have memory at hand that was used before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tvm import IRModule, relax, tirx
 from tvm.ir import Call, Op
 
-INTO = "main_into"
-
 _ALLOCATE, _RESHAPE = Op.get("relax.builtin.alloc_tensor"), Op.get("relax.reshape")
 
 
-def with_given_results(module: IRModule, weights: int) -> IRModule:
-    """The module with `INTO` beside ``main``: before the weights it takes a tensor for each of the
-    `given_results`, in their order, and it returns what ``main`` returns.
+def into(function: str) -> str:
+    """What the second function is called."""
+    return f"{function}_into"
+
+
+def with_given_results(module: IRModule, weights: Mapping[str, int]) -> IRModule:
+    """The module with a second function beside each: before the weights it takes a tensor for each of
+    the `given_results`, in their order, and it returns what the first one returns.
 
     Args:
         module: after CallTIRRewrite. Where no result can be given, it stays as it is.
-        weights: how many of the last parameters of ``main`` are weights.
+        weights: of each function, by name, how many of its last parameters are weights.
     """
-    main = module["main"]
-    places = _places(main)
-    if places:
+    made = {}
+    for name, count in weights.items():
+        function = module[name]
+        places = _places(function)
+        if places:
+            at = len(function.params) - count
+            made[into(name)] = _with_parameters(function, list(places.values()), at, into(name))
+    if made:
         module = IRModule(module.functions, attrs=module.attrs)
-        module[INTO] = _with_parameters(main, list(places.values()), len(main.params) - weights)
+        for name, function in made.items():
+            module[name] = function
     return module
 
 
-def given_results(module: IRModule) -> tuple[int, ...]:
-    """The numbers of the results of ``main`` that can lie in memory of the caller's."""
-    return tuple(_places(module["main"]))
+def given_results(module: IRModule, function: str) -> tuple[int, ...]:
+    """The numbers of the results of a function that can lie in memory of the caller's."""
+    return tuple(_places(module[function]))
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,9 @@ def _is_called(size: tirx.Expr) -> bool:
     )
 
 
-def _with_parameters(main: relax.Function, places: list[_Place], at: int) -> relax.Function:
+def _with_parameters(
+    main: relax.Function, places: list[_Place], at: int, name: str
+) -> relax.Function:
     """The function with parameters, from number ``at`` on, in place of these allocations."""
     given = [relax.Var(f"result{number}", each.result.ty) for number, each in enumerate(places)]
     memory = {
@@ -125,4 +137,4 @@ def _with_parameters(main: relax.Function, places: list[_Place], at: int) -> rel
         is_pure=main.is_pure,
         attrs=main.attrs,
     )
-    return relax.utils.copy_with_new_vars(function).with_attr("global_symbol", INTO)
+    return relax.utils.copy_with_new_vars(function).with_attr("global_symbol", name)

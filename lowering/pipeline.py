@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tvm
@@ -17,6 +18,7 @@ from .memory import peaks
 from .outputs import given_results, with_given_results
 from .shape_functions import order_stores
 from .targets import CpuTarget, GpuTarget
+from .variants import ENTRY
 
 # What the kernels are scheduled for, whatever architecture they are compiled for: the limits that
 # all of them keep.
@@ -31,27 +33,30 @@ CUDA = (
 
 @dataclass(frozen=True)
 class Compiled:
-    """The code of a module; ``given`` are the results of ``main`` that `outputs.INTO` takes memory
-    for, by number;
-    ``memory`` is what it allocates at once, as `memory.peaks` says."""
+    """The code of a module; ``given`` are, for each function, the results that its `outputs.into` takes
+    memory for, by number; ``memory`` is what ``main`` allocates at once, as `memory.peaks` says."""
 
     executable: relax.VMExecutable
-    given: tuple[int, ...]
+    given: dict[str, tuple[int, ...]]
     memory: tuple[Expr, ...] | None
 
 
-def compile_module(module: IRModule, target: CpuTarget, weights: int = 0) -> Compiled:
+def compile_module(
+    module: IRModule, target: CpuTarget, weights: Mapping[str, int] | None = None
+) -> Compiled:
     """Fuse, schedule, plan memory and generate code. See `kernels.schedule` for the order.
 
     Args:
-        weights: how many of the last parameters of ``main`` are weights.
+        weights: of each function, by name, how many of its last parameters are weights; by default
+            there is ``main``, without any.
     """
     llvm = tvm.target.Target(dict(target.llvm))
     fuse, order, allocate, plan, lower = _passes()
     with llvm, tvm.transform.PassContext(**PASS_CONFIG):
         module = update_in_place(order(schedule_rest(fuse(module), target)))
         module = allocate(bfloat16_as_bits(module))
-        given = given_results(module)
+        weights = {ENTRY: 0} if weights is None else weights
+        given = {name: given_results(module, name) for name in weights}
         module = plan(with_given_results(module, weights))
         memory = peaks(module["main"])
         module = mark_noalias(order_stores(lower(module)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -61,6 +62,30 @@ def _memory_of(name: str, value: torch.Tensor) -> tuple[object, ...]:
     )
 
 
+def shared_constants(programs: Sequence[Mapping[str, Constant]]) -> list[dict[str, Constant]]:
+    """The constants of several programs of one model: what is equal is one constant, and what has
+    the name of another value gets a name of its own."""
+    known: dict[str, Constant] = {}
+    answer = []
+    for number, found in enumerate(programs):
+        ours = {}
+        for placeholder, constant in found.items():
+            first = known.setdefault(constant.name, constant)
+            if first is not constant and not _equal(first.value, constant.value):
+                name = f"{constant.name}@{number}"
+                first = known.setdefault(name, replace(constant, name=name))
+            ours[placeholder] = first
+        answer.append(ours)
+    return answer
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit: a NaN is equal to itself, and 0.0 is not -0.0."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
 def weight_of(value: torch.Tensor) -> Weight:
     """A constant as a weights file holds it: of a dtype that numpy lacks, the bits."""
     dtype = str(value.dtype).removeprefix("torch.")
@@ -71,12 +96,14 @@ def weight_of(value: torch.Tensor) -> Weight:
 class WeightStore:
     """The constants that kernels use, in the order of their first use, each once.
 
-    One store serves all targets. `derive` computes a packed form once. ``frozen`` names the
-    parameters whose values went into code or into a constant that no recipe tells, with the reason.
+    One store serves all functions for all targets. `derive` computes a packed form once. ``frozen``
+    names the parameters whose values went into code or into a constant that no recipe tells, with the
+    reason.
     """
 
     def __init__(self) -> None:
         self._derived: dict[str, Constant] = {}
+        self._computed: dict[str, Constant] = {}
         self.kept: dict[str, Constant] = {}
         self.frozen: dict[str, str] = {}
         self.recorded = True
@@ -89,6 +116,15 @@ class WeightStore:
             value = torch.from_numpy(np.ascontiguousarray(weight.data)).view(constant.value.dtype)
             self._derived[name] = Constant(name, value, recipe, constant.sources)
         return self._derived[name]
+
+    def computed(self, constant: Constant, function: str) -> Constant:
+        """What a function computes of constants at export. Where another function has another value
+        of this name, or the same by chance, it gets a name of its own."""
+        for name in (constant.name, f"{constant.name}@{function}"):
+            known = self._computed.setdefault(name, replace(constant, name=name))
+            if known.recipe == constant.recipe and _equal(known.value, constant.value):
+                return known
+        raise ValueError(f"{function} computes two values of {constant.name}")
 
     def keep(self, constant: Constant) -> None:
         self.recorded = self.recorded and constant.sources is not None

@@ -22,15 +22,26 @@ from .asserted import Asserted
 from .own_ops import OwnKernel
 from .survey import OpUse
 from .targets import GpuTarget, target_named
+from .variants import ENTRY
+
+
+class Function(msgspec.Struct, frozen=True):
+    """A function of the library: of ``program`` (a place in the request), with ``sizes`` of torch's
+    symbols, by name, as numbers. A program's own, without any, comes before those with."""
+
+    name: str = ENTRY
+    program: int = 0
+    sizes: dict[str, int] = {}
 
 
 class Request(msgspec.Struct, frozen=True):
     """What is to be lowered, and where the files go; or ``only_survey``: which ops could be.
     ``own``: kernels for ops that are not torch's."""
 
-    program: str
+    programs: tuple[str, ...]
     targets: tuple[str, ...]
     workdir: str
+    functions: tuple[Function, ...] = (Function(),)
     only_survey: bool = False
     own: tuple[OwnKernel, ...] = ()
 
@@ -55,6 +66,21 @@ class OnGpu(msgspec.Struct, frozen=True):
     kernels: tuple[str, ...]
 
 
+class Called(msgspec.Struct, frozen=True):
+    """How a function is called, and what its contract must hold: see `Lowered`."""
+
+    name: str
+    inputs: tuple[int, ...]
+    sizes: tuple[str, ...]
+    states: tuple[str, ...]
+    weights: tuple[str, ...]
+    results: int
+    indexing: tuple[str, ...]
+    asserted: tuple[Asserted, ...]
+    into: str = ""
+    given: tuple[int, ...] = ()
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The fields of `Lowered`, or why there is none."""
 
@@ -73,6 +99,7 @@ class Answer(msgspec.Struct, frozen=True):
     parameters: Parameters | None = None
     memory: tuple[Any, ...] | None = None
     gpu: OnGpu | None = None
+    functions: tuple[Called, ...] = ()
     errors: tuple[Diagnostic, ...] = ()
 
 
@@ -92,8 +119,11 @@ def main(request_path: str) -> None:
     request = msgspec.json.decode(Path(request_path).read_bytes(), type=Request)
     workdir = Path(request.workdir)
     try:
-        work = look if request.only_survey else run
-        answer = work(Path(request.program), request.targets, workdir, request.own)
+        programs = tuple(Path(each) for each in request.programs)
+        if request.only_survey:
+            answer = look(programs[0], request.targets, workdir, request.own)
+        else:
+            answer = run(programs, request.targets, workdir, request.functions, request.own)
     except ExportError as error:
         answer = Answer(errors=error.diagnostics)
     answer_path(workdir).write_bytes(msgspec.json.encode(answer))
@@ -112,9 +142,10 @@ def library_path(workdir: Path, target: str) -> Path:
 
 
 def run(
-    program_path: Path,
+    programs: tuple[Path, ...],
     targets: tuple[str, ...],
     workdir: Path,
+    functions: tuple[Function, ...] = (Function(),),
     own: tuple[OwnKernel, ...] = (),
 ) -> Answer:
     with stage("load compiler"):
@@ -123,45 +154,47 @@ def run(
         from ..artifacts.weights import write_weights
         from . import converters  # noqa: F401  (registers them)
         from .elf import oldest_glibc
-        from .graph import build
+        from .library import build_all
         from .link import find_linker, link
         from .memory import joined
-        from .outputs import INTO
         from .pipeline import compile_for_gpu, compile_module
         from .states import kept, states
-        from .weights import WeightStore, constants, record, weight_of
+        from .weights import WeightStore, constants, record, shared_constants, weight_of
 
     linkers = {name: find_linker(target_named(name)) for name in targets}
     with stage("read the program"):
-        program = torch.export.load(program_path)
-        values = constants(program)
-    held = kept(states(program))
+        loaded = [torch.export.load(path) for path in programs]
+        values = shared_constants([constants(program) for program in loaded])
+    held = kept(states(loaded[0]))
     _refuse_state_on_gpu([row.name for row, _ in held], targets)
     store = WeightStore()
-    graphs = {}
+    libraries = {}
     with stage("convert"):
         for name in targets:
-            graphs[name] = build(program, values, target_named(name), store, own)
-    first = graphs[targets[0]]
+            target = target_named(name)
+            wanted = functions[:1] if isinstance(target, GpuTarget) else functions
+            libraries[name] = build_all(loaded, values, wanted, target, store, own)
+    on_cpu = [name for name in targets if not isinstance(target_named(name), GpuTarget)]
+    called = libraries[(on_cpu or list(targets))[0]].functions
     gpu = None
-    for name, graph in graphs.items():
-        wants = [
-            (each.inputs, each.sizes, each.weights, each.asserted, each.states)
-            for each in (graph, first)
-        ]
-        if wants[0] != wants[1] and not isinstance(target_named(name), GpuTarget):
+    for name in on_cpu:
+        if libraries[name].functions != called:
             raise AssertionError(f"{name} wants other arguments than {targets[0]}")
     with stage("write weights"):
         tensors = {
-            name: store.kept[name].value for graph in graphs.values() for name in graph.weights
+            weight: store.kept[weight].value
+            for each in (called, *(built.functions for built in libraries.values()))
+            for function in each
+            for weight in function.weights
         }
         tensors |= {row.initial: value for row, value in held if row.initial}
         write_weights(
             weights_path(workdir), {name: weight_of(value) for name, value in tensors.items()}
         )
-        parameters = record(program, values, store)
+        # What arms of a branch share is known of each of them alone.
+        parameters = record(loaded[0], values[0], store) if len(loaded) == 1 else None
     needs = []
-    given: set[tuple[int, ...]] = set()
+    given: list[dict[str, tuple[int, ...]]] = []
     memory = []
     for name in targets:
         library = library_path(workdir, name)
@@ -173,10 +206,10 @@ def run(
 
             tools = find_toolchain()
             with stage(f"make kernels for {name}"), without_a_device():
-                executable = compile_for_gpu(graphs[name].module, target)
+                executable = compile_for_gpu(libraries[name].module, target)
             with stage(f"compile for {name}"):
                 packed = export_gpu_library(executable, target, tools, linkers[name], library)
-            graph = graphs[name]
+            graph = libraries[name].functions[0]
             gpu = OnGpu(
                 name,
                 graph.inputs,
@@ -189,8 +222,9 @@ def run(
             needs.append(oldest_glibc(library.read_bytes()))
             continue
         with stage(f"compile for {name}"):
-            compiled = compile_module(graphs[name].module, target, len(first.weights))
-        given.add(compiled.given)
+            weights = {each.name: len(each.weights) for each in called}
+            compiled = compile_module(libraries[name].module, target, weights)
+        given.append(compiled.given)
         memory.append(compiled.memory)
         with stage(f"link for {name}"):
             compiled.executable.export_library(
@@ -200,24 +234,37 @@ def run(
                 ),
             )
         needs.append(oldest_glibc(library.read_bytes()))
-    agreed = given.pop() if len(given) == 1 else ()
+    if given:
+        called = tuple(_with_given(each, [every[each.name] for every in given]) for each in called)
+    main = called[0]
     return Answer(
-        inputs=first.inputs,
-        sizes=first.sizes,
-        weights=first.weights,
-        results=first.results,
-        into=INTO if agreed else "",
-        given=agreed,
+        inputs=main.inputs,
+        sizes=main.sizes,
+        weights=main.weights,
+        results=main.results,
+        into=main.into,
+        given=main.given,
         linker=", ".join(sorted({linker.version for linker in linkers.values()})),
         libc=max(needs, key=lambda version: [int(part) for part in version.split(".")]),
-        indexing=first.indexing,
-        asserted=first.asserted,
+        indexing=main.indexing,
+        asserted=main.asserted,
         memory=joined(memory) if memory else None,
-        ops=first.ops,
+        ops=libraries[targets[0]].ops,
         states=tuple(row for row, _ in held),
         parameters=parameters,
         gpu=gpu,
+        functions=called,
     )
+
+
+def _with_given(called: Called, given: list[tuple[int, ...]]) -> Called:
+    """With the function that takes memory for results, where all targets have the same one."""
+    from .outputs import into
+
+    first = given[0]
+    if not first or any(other != first for other in given):
+        return called
+    return msgspec.structs.replace(called, into=into(called.name), given=first)
 
 
 def _refuse_state_on_gpu(names: list[str], targets: tuple[str, ...]) -> None:

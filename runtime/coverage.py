@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ..artifacts.contract import Contract, Dim, Origin
 from ..artifacts.errors import BundleError, Diagnostic, UsageError
 from ..artifacts.expr import Expr, dims_of, render
+from ..artifacts.parts import one_takes
 from ..artifacts.prove import MAX_POINTS, Span, holds
 
 Serves = Mapping[str, Sequence[Any]]
@@ -101,8 +102,14 @@ def coverage(contract: Contract, serves: Serves) -> Coverage:
     return Coverage(asked, tuple(conditions), _share(exprs, box))
 
 
-def check_serves(contract: Contract, serves: Serves, path: Path) -> None:
+def check_serves(
+    contract: Contract, serves: Serves, path: Path, parts: Sequence[Contract] = ()
+) -> None:
     """Refuse a bundle that does not serve every size in ``serves``; see `coverage`.
+
+    Args:
+        parts: the contracts of its variants, where it has no code for all that it serves: one of them
+            must take each size.
 
     Raises:
         BundleError: TC406, with a counterexample for each range or guard that does not hold, or
@@ -111,6 +118,7 @@ def check_serves(contract: Contract, serves: Serves, path: Path) -> None:
     """
     found = coverage(contract, serves)
     if found.served:
+        _check_parts(contract, found.asked, parts, path)
         return
     failures = [str(each) for each in found.conditions if each.status != "proved"]
     wanted = ", ".join(f"{name}={span}" for name, span in found.asked.items())
@@ -121,6 +129,32 @@ def check_serves(contract: Contract, serves: Serves, path: Path) -> None:
             f"{path} does not serve {wanted}",
             notes=(*failures, f"the bundle serves: {held}"),
             tries=("ask for less, or export with a wider --dynamic",),
+        )
+    )
+
+
+def _check_parts(
+    contract: Contract, asked: Mapping[str, Span], parts: Sequence[Contract], path: Path
+) -> None:
+    if not parts:
+        return
+    box = {dim.name: Span(dim.lo, dim.hi, dim.step) for dim in contract.dims} | dict(asked)
+    union = one_takes(parts, box)
+    for guard in contract.guards:  # what does not hold there is refused by the bundle as a whole
+        union = ("or", ("not", guard.expr), union)
+    verdict = holds(union, box)
+    if verdict.status == "proved":
+        return
+    point = ", ".join(f"{name}={size}" for name, size in (verdict.counterexample or {}).items())
+    wanted = ", ".join(f"{name}={span}" for name, span in asked.items())
+    raise BundleError(
+        Diagnostic(
+            "TC406",
+            f"{path} does not serve {wanted}",
+            notes=(
+                f"no variant takes {point}" if point else "not decided: whether a variant does",
+            ),
+            tries=("ask for less, or export without --narrow",),
         )
     )
 

@@ -30,6 +30,7 @@ from .worker import Worker
 if TYPE_CHECKING:
     from .model import Model
     from .session import Session
+    from .variants import Route
 
 BLOCKING_ENVIRONMENT = "TCEXPORT_CUDA_BLOCKING"
 _STEP = 256  # each input begins on such a boundary
@@ -126,7 +127,9 @@ class OnGpu:
         and the CPU, where shapes are computed."""
         return (_CUDA, self.device.index, _POOLED_ALLOCATOR, 1, 0, _NAIVE_ALLOCATOR)
 
-    def runner(self, model: Model) -> Callable[[Sequence[Any], Sizes, Session | None], list[Any]]:
+    def runner(
+        self, model: Model
+    ) -> Callable[[Route, Sequence[Any], Sizes, Session | None], list[Any]]:
         """What takes the place of `Model._run`."""
         return GpuCalls(self, model).run
 
@@ -150,8 +153,9 @@ class GpuCalls:
     def __init__(self, place: OnGpu, model: Model) -> None:
         self._device, self._weights = place.device, place.weights
         self._model = weakref.proxy(model)
-        self._taken = model._taken
-        self._size_count = model._sizes
+        (route,) = model._routes  # such a binary has one function
+        self._taken = route.taken
+        self._size_count = route.sized
         self._blocking = os.environ.get(BLOCKING_ENVIRONMENT, "0") not in ("", "0")
         self._known: set[Sizes] = set()
         self._device.holders.add(self)
@@ -159,7 +163,9 @@ class GpuCalls:
     def memory(self) -> Any:
         return self._model._code  # its modules are unloaded from the device
 
-    def run(self, leaves: Sequence[Any], sizes: Sizes, session: Session | None) -> list[Any]:
+    def run(
+        self, route: Route, leaves: Sequence[Any], sizes: Sizes, session: Session | None
+    ) -> list[Any]:
         """The results: on the GPU if the inputs are there, else on the CPU. There is no session:
         models with state are placed on the CPU.
 
@@ -187,8 +193,8 @@ class GpuCalls:
             raise
         except Exception as error:  # CudaError, or what tvm_ffi's C++ side names
             self._device.settle()
-            raise self._model._stopped(error) from None
-        counts.calls += 1
+            raise self._model._stopped(error, 0) from None
+        counts.calls[0] += 1
         counts.nanoseconds += time.perf_counter_ns() - began
         return results
 
@@ -292,9 +298,9 @@ class GpuCalls:
         if self._size_count:
             arguments = [*arguments, worker.shape(sizes[: self._size_count])]
         if sizes in self._known:
-            return worker.run(*arguments)
+            return worker.run(0, *arguments)
         with self._device.measured():  # memory is taken at sizes that are new
-            tensors = worker.run(*arguments)
+            tensors = worker.run(0, *arguments)
         if len(self._known) >= 4096:
             self._known.clear()
         self._known.add(sizes)

@@ -23,7 +23,7 @@ from ..artifacts.contract import (
     IndexGuard,
     TensorInput,
 )
-from ..artifacts.expr import Expr, floordiv, mod, to_python, walk
+from ..artifacts.expr import Expr, ExprError, floordiv, mod, to_python, walk
 from .tensors import WITHOUT_NUMPY, Seen
 
 Sizes = tuple[int, ...]
@@ -51,19 +51,90 @@ def compile_checks(contract: Contract, sizes: Sequence[Expr]) -> Checks:
     Raises:
         ContractError: more conditions than a reasonable file has.
     """
-    budget = sum(sum(1 for _ in walk(expr)) for expr in [*_expressions(contract), *sizes])
-    if budget > MAX_NODES:
-        raise ContractError("the guards are too large")
-    return Checks(_compile(contract, sizes, for_numpy=True), _compile(contract, sizes, False))
+    _require_small([*_expressions(contract), *sizes])
+
+    def answer(names: dict[str, str], array: str) -> list[str]:
+        return [f"return ({_values(sizes, names)})"]
+
+    return Checks(_compile(contract, answer, True), _compile(contract, answer, False))
 
 
-def compile_torch_check(contract: Contract, sizes: Sequence[Expr], tensor: type) -> Check:
-    """The check of leaves whose tensors are plain torch tensors, as `compile_checks` makes it.
+@dataclass(frozen=True)
+class Part:
+    """A part of the calls that a contract admits: those that meet ``contract``, too, and what the
+    check answers for them."""
+
+    contract: Contract
+    sizes: tuple[Expr, ...]
+
+
+def compile_dispatch(contract: Contract, parts: Sequence[Part]) -> Checks:
+    """Generate checks that also say which part a call belongs to: the first one that takes it.
+
+    Args:
+        contract: what every call must meet; one that came through `contract.checked`, as those of
+            the parts, which have the same inputs.
+        parts: in the order in which they are tried.
+
+    Returns:
+        Checks that answer the values of the part's sizes and, last, its number. What a part shares
+        with ``contract`` is looked at once.
+
+    Raises:
+        ContractError: as `compile_checks`.
+    """
+    _require_small(_expressions(contract))
+    for part in parts:
+        _require_small([*_expressions(part.contract), *part.sizes])
+    ways = _ways(contract, parts)
+    return Checks(_compile(contract, ways, True), _compile(contract, ways, False))
+
+
+def compile_torch_dispatch(contract: Contract, parts: Sequence[Part], tensor: type) -> Check:
+    """The check of leaves whose tensors are plain torch tensors, as `compile_dispatch` makes it.
 
     Args:
         tensor: the class torch.Tensor, which is not imported here.
     """
-    return _compile(contract, sizes, False, tensor)
+    return _compile(contract, _ways(contract, parts), False, tensor)
+
+
+# The lines that follow when all conditions are met: of the names of dims, and of what makes a tensor
+# a numpy array.
+Ways = Callable[[dict[str, str], str], list[str]]
+
+
+def _ways(contract: Contract, parts: Sequence[Part]) -> Ways:
+    """For each part, whether it takes the call."""
+
+    def lines(names: dict[str, str], array: str) -> list[str]:
+        shared = set(_conditions(contract, names, array))
+        found: list[str] = []
+        for number, part in enumerate(parts):
+            answer = f"return ({_values((*part.sizes, number), names)})"
+            needs = _conditions(part.contract, names, array)
+            own = [each for each in needs if each not in shared]
+            if not own:
+                return [*found, answer]
+            found += ["try:", f"    if {' and '.join(own)}: {answer}"]
+            # A division that has no value: the part does not take the call, another may.
+            found += ["except ExprError: pass"]
+        return [*found, "return None"]
+
+    return lines
+
+
+def _require_small(exprs: Sequence[Expr]) -> None:
+    if sum(sum(1 for _ in walk(expr)) for expr in exprs) > MAX_NODES:
+        raise ContractError("the guards are too large")
+
+
+def _names(contract: Contract) -> dict[str, str]:
+    return {dim.name: f"n{number}" for number, dim in enumerate(contract.dims)}
+
+
+def _values(sizes: Sequence[Expr], names: dict[str, str]) -> str:
+    return "".join(to_python(size, names) + ", " for size in sizes)
 
 
 def _expressions(contract: Contract) -> list[Expr]:
@@ -83,7 +154,7 @@ def axis_is_read(dim: Dim, index: int, axis: int, size: Expr) -> bool:
 
 
 def _compile(
-    contract: Contract, sizes: Sequence[Expr], for_numpy: bool, torch_tensor: type | None = None
+    contract: Contract, ways: Ways, for_numpy: bool, torch_tensor: type | None = None
 ) -> Check:
     scope: dict[str, Any] = {
         "__builtins__": {},
@@ -93,6 +164,7 @@ def _compile(
         "floordiv": floordiv,
         "mod": mod,
         "within": _numpy_within,
+        "ExprError": ExprError,
         "Tensor": torch_tensor or (np.ndarray if for_numpy else Seen),
         "int": int,
         "str": str,
@@ -112,11 +184,24 @@ def _compile(
         rank = len(item.shape)
         axes = "".join(f"d{index}_{axis}, " for axis in range(rank)) or "()"
         lines.append(f"{axes} = a{index}.shape" if rank else f"if a{index}.shape: return None")
-    names = {dim.name: f"n{number}" for number, dim in enumerate(contract.dims)}
+    names = _names(contract)
     for dim in contract.dims:
         lines.append(f"{names[dim.name]} = {_read(dim)}")
     array = ".numpy()" if torch_tensor is not None else "" if for_numpy else ".array()"
-    conditions = [
+    for condition in _conditions(contract, names, array):
+        lines.append(f"if not {condition}: return None")
+    lines += ways(names, array)
+    unpack = "".join(f"a{index}, " for index in range(len(contract.inputs)))
+    body = [f"{unpack}= flat" if unpack else "if flat: return None", *lines]
+    source = "def check(flat):\n" + "".join(f"    {line}\n" for line in body)
+    exec(compile(source, "<contract>", "exec"), scope)
+    check: Check = scope["check"]
+    return check
+
+
+def _conditions(contract: Contract, names: dict[str, str], array: str) -> list[str]:
+    """Each a Python expression in parentheses, or a chain of comparisons."""
+    return [
         *_ranges(contract, names),
         *_axes(contract, names),
         *(to_python(guard.expr, names) for guard in contract.guards),
@@ -126,14 +211,6 @@ def _compile(
             for guard in contract.index_guards
         ),
     ]
-    lines += [f"if not {condition}: return None" for condition in conditions]
-    lines.append(f"return ({''.join(to_python(size, names) + ', ' for size in sizes)})")
-    unpack = "".join(f"a{index}, " for index in range(len(contract.inputs)))
-    body = [f"{unpack}= flat" if unpack else "if flat: return None", *lines]
-    source = "def check(flat):\n" + "".join(f"    {line}\n" for line in body)
-    exec(compile(source, "<contract>", "exec"), scope)
-    check: Check = scope["check"]
-    return check
 
 
 def _dtype(

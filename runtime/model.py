@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -20,26 +21,23 @@ from ..artifacts.container import Bundle, open_bundle
 from ..artifacts.contract import (
     Contract,
     ContractError,
-    Fixed,
     SizeOutput,
     TensorInput,
     TensorOutput,
 )
 from ..artifacts.errors import BundleError, Diagnostic, GuardError, InternalError, UsageError
 from ..artifacts.logs import log
-from ..artifacts.manifest import WEIGHTS_NAME, Entry, Manifest, Target, entry_of
-from ..artifacts.prove import Span, bounds
+from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target
 from ..artifacts.signature import TrustedKeys, key_list, verify_signature
 from ..artifacts.weights import WeightsError, read_weights
 from .asynchronous import AsyncCalls
 from .coverage import Serves, check_serves
-from .explain import computed_violation, conditions, explain, look
-from .guards import Sizes, compile_checks, compile_torch_check
+from .explain import computed_violation, conditions, look
+from .guards import Sizes, compile_dispatch, compile_torch_dispatch
 from .library import load_ffi, load_library
 from .machine import this_machine
 from .memory import give_back, limited
 from .placement import place
-from .results import given_results
 from .session import Session, initial_states, without_session
 from .short import MISS, Short, Way, for_numpy, for_torch
 from .shutdown import is_ending, wait_if_ending, watch
@@ -61,6 +59,7 @@ from .tensors import (
     to_numpy,
 )
 from .threads import COUNTING, POOLS, thread_count
+from .variants import Route, alike, choice, parts_of, pinned, refuse, routes_of
 from .warmup import warm_up
 from .worker import ON_CPU, Code, Counts, Metrics, Worker
 
@@ -81,6 +80,8 @@ def load(
     on_violation: OnViolation | None = None,
     require_signature: TrustedKeys | None = None,
     memory_limit: int | None = None,
+    variant: str | None = None,
+    count_sizes: bool = False,
 ) -> Model:
     """Load a bundle and make it ready to be called.
 
@@ -97,16 +98,18 @@ def load(
         require_signature: the public keys to trust: a PEM file or a key list by its path, PEM or
             the 32 bytes of a key as bytes, or several of these. The file is read into memory, and
             refused before a byte of it is believed unless one of these keys signed all of it.
-
         memory_limit: bytes that one call may allocate, beside its arguments and the weights. A call
             that would need more is refused before it runs, as one outside of the contract is; what
             ``serves`` names must be possible within the limit.
+        variant: serve with this one of the bundle's variants alone, and nothing else, to compare it
+            with the others. By default each call goes to the first one that takes it.
+        count_sizes: count in `Model.seen` which sizes calls have, for `tcexport advise`.
 
     Raises:
         BundleError: the file is not a sound bundle (TC401 to TC403), is not trusted (TC408,
             TC409), cannot run here (TC404, TC405, TC407, TC420 to TC425) or does not serve what is
             asked (TC406).
-        UsageError: an argument is malformed.
+        UsageError: an argument is malformed, or names no variant (TC006).
     """
     return Model(
         Path(path),
@@ -116,6 +119,8 @@ def load(
         on_violation=on_violation,
         require_signature=require_signature,
         memory_limit=memory_limit,
+        variant=variant,
+        count_sizes=count_sizes,
     )
 
 
@@ -142,6 +147,8 @@ class Model:
         on_violation: OnViolation | None,
         require_signature: TrustedKeys | None = None,
         memory_limit: int | None = None,
+        variant: str | None = None,
+        count_sizes: bool = False,
     ) -> None:
         if on_violation is not None and not callable(on_violation):
             raise UsageError(
@@ -154,25 +161,27 @@ class Model:
         bundle = open_bundle(path, accept=_signed_by(require_signature))
         self.path = bundle.path
         self.manifest: Manifest = bundle.manifest
+        if variant is not None:
+            self.manifest = pinned(self.manifest, variant, bundle.path)
         self.contract: Contract = self.manifest.contract
         self.states = self.manifest.states
         if memory_limit is not None:
             self.contract = limited(self.contract, self.manifest, memory_limit, bundle.path)
         if serves is not None:
-            check_serves(self.contract, serves, bundle.path)
-        sized = [output for output in self.contract.outputs if isinstance(output, SizeOutput)]
+            check_serves(self.contract, serves, bundle.path, parts_of(self.manifest))
         try:
             placement = place(bundle, device, this_machine())
             self.target: Target = placement.target
             self.fallback = placement.fallback
             self._gpu = gpu = placement.gpu
-            entry = entry_of(self.manifest, self.target)
-            self._needed = [*entry.sizes, *(output.value for output in sized)]
-            self._given = () if gpu else given_results(self.contract, entry, self._needed)
-            self._checks = compile_checks(self.contract, self._needed)
+            self._counted = [dim.name for dim in self.contract.dims] if count_sizes else []
+            self._routes = routes_of(self.manifest, self.target, self._counted, given=not gpu)
+            self._checks = compile_dispatch(self.contract, self._routes)
             self._build = builder(self.contract.result)
             weights, span = (
-                (gpu.weights.tensors, gpu.weights.span) if gpu else _map_weights(bundle, entry)
+                ((gpu.weights.tensors,), gpu.weights.span)
+                if gpu
+                else _map_weights(bundle, self._routes)
             )
             self._initial = initial_states(bundle)
         except (ContractError, WeightsError) as error:
@@ -192,15 +201,17 @@ class Model:
                 )
             )
         vm = gpu.vm if gpu else ON_CPU
-        self._code = Code(load_library(bundle, self.target.library), entry, weights, vm)
+        entries = tuple(route.entry for route in self._routes)
+        self._code = Code(load_library(bundle, self.target.library), entries, weights, vm)
         self._configure = load_ffi().get_global_func("runtime.config_threadpool")
         POOLS.expect(self.num_threads)
         self._lock = COUNTING
         self._violations: Counter[str] = Counter()
         self._violated: Counter[str] = Counter()
+        self._seen: Counter[Sizes] = Counter()
         self._on_violation = on_violation
         self._tell()
-        self._ended = Counts()
+        self._ended = Counts(len(self._routes))
         self._counts: list[tuple[weakref.ref[Worker], Counts]] = []
         self._plain = is_plain(self.contract.parameters)
         self._arity = len(self.contract.parameters)
@@ -208,14 +219,7 @@ class Model:
             (at for at, item in enumerate(self.contract.inputs) if isinstance(item, TensorInput)),
             None,
         )
-        self._taken = [
-            (index, item.dtype, _may_be_empty(self.contract, item))
-            for index in entry.inputs
-            if isinstance(item := self.contract.inputs[index], TensorInput)
-        ]
-        self._sizes = len(entry.sizes)
         self._weights_span = span
-        self._returned = _returned(self.contract, self._sizes)
         self._exporters: dict[type, Exporter] = {}
         self._accepted = gpu.device.place if gpu else CPU
         self._local = threading.local()
@@ -252,7 +256,7 @@ class Model:
         try:
             if self._plain and not kwargs and len(args) == self._arity:
                 flat: Sequence[Any] = args
-                if self._shorts:
+                if self._shorts and (self._choice is None or not self._tells_choices()):
                     short = self._shorts.get(type(args[self._leading]))
                     if short is not None:
                         answer = short(args)
@@ -267,7 +271,12 @@ class Model:
                 sizes = None
             if sizes is None:
                 leaves, sizes = self._look_closer(flat)
-            tensors = self._run(leaves, sizes, session)
+            route = self._routes[sizes[-1]]
+            if self._choice is not None and self._tells_choices():
+                self._tell_choice(route, flat)
+            if self._counted:
+                self._see(sizes)
+            tensors = self._run(route, leaves, sizes, session)
         except GuardError as error:
             self._count(error)
             if self._on_violation is None:
@@ -280,7 +289,7 @@ class Model:
             else sizes[number]
             if kind is SizeOutput
             else known
-            for kind, number, known in self._returned
+            for kind, number, known in route.returned
         ]
         return self._build(values)
 
@@ -333,6 +342,18 @@ class Model:
             return self._gpu.release(workers)
         return give_back(workers)
 
+    @property
+    def seen(self) -> list[dict[str, int]]:
+        """The sizes that calls had, those of most calls first, as JSON takes it: ``[{"batch": 1, "seq":
+        128, "calls": 12}]``. Empty unless the model was loaded with ``count_sizes``."""
+        with self._lock:
+            most = self._seen.most_common()
+        return [{**dict(zip(self._counted, key, strict=True)), "calls": n} for key, n in most]
+
+    def _see(self, sizes: Sizes) -> None:
+        with self._lock:
+            self._seen[sizes[-1 - len(self._counted) : -1]] += 1
+
     def _count(self, error: GuardError) -> None:
         with self._lock:
             self._violations[error.code] += 1
@@ -347,9 +368,25 @@ class Model:
         if guards is not None:
             for line in conditions(self.contract):
                 guards.info("%s: %s", self.path, line)
+        several = len(self._routes) > 1
+        self._choice = logging.getLogger("tcexport.variants") if several else None
         if variants is not None:
             built = ", ".join(target.name for target in self.manifest.targets)
             variants.info("%s: took %s of %s", self.path, self.target.name, built)
+            if several:
+                order = ", ".join(route.name for route in self._routes)
+                variants.info("%s: variants in the order of trial: %s", self.path, order)
+
+    def _tells_choices(self) -> bool:
+        assert self._choice is not None
+        return self._choice.isEnabledFor(logging.DEBUG)  # a line for each call
+
+    def _tell_choice(self, route: Route, flat: Sequence[Any]) -> None:
+        """Which variant serves a call, where someone listens for it."""
+        listener = log("variants")
+        if listener is not None:
+            leaves = look(self.contract, flat)
+            listener.debug("%s: %s", self.path, choice(self._routes, route, leaves))
 
     def _look_closer(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sizes]:
         """The leaves seen through DLPack, when they meet the contract; else the GuardError."""
@@ -359,13 +396,15 @@ class Model:
         except Exception:  # as above: `explain` finds the reason
             sizes = None
         if sizes is None:
-            explain(self.contract, leaves, self._needed)
+            refuse(self.contract, self._routes, leaves)
             raise InternalError(
                 Diagnostic("TC601", f"{self.path}: a call was refused, and no guard says why")
             )
         return leaves, sizes
 
-    def _run(self, leaves: Sequence[Any], sizes: Sizes, session: Session | None) -> list[Any]:
+    def _run(
+        self, route: Route, leaves: Sequence[Any], sizes: Sizes, session: Session | None
+    ) -> list[Any]:
         """The results of the compiled function, each in memory of its own."""
         wait_if_ending()
         if _HERE.count != self.num_threads:
@@ -377,7 +416,7 @@ class Model:
         arguments: list[Any] = []
         places: list[int] = []
         slots: list[Slot] = []
-        for index, dtype, may_be_empty in self._taken:
+        for index, dtype, may_be_empty in route.taken:
             leaf = leaves[index]
             seen = type(leaf) is Seen
             tensor = leaf.tensor if seen else from_numpy(leaf)
@@ -393,29 +432,33 @@ class Model:
                 tensor = in_parts(leaf.array() if seen else leaf, dtype)
             arguments.append(tensor)
             places.append(place)
-        if self._sizes:
-            arguments.append(worker.shape(sizes[: self._sizes]))
-        given = worker.spare.take(sizes) if self._given else None
+        if route.sized:
+            arguments.append(worker.shape(sizes[: route.sized]))
+        number = route.number
+        given = worker.spare[number].take(sizes) if route.given else None
         if session is not None:
             arguments += session.tensors
             session.broken = True  # until the code has run to its end
         began = time.perf_counter_ns()
         try:
-            tensors = worker.run_into(*arguments, *given) if given else worker.run(*arguments)
+            if given:
+                tensors = worker.run_into(number, *arguments, *given)
+            else:
+                tensors = worker.run(number, *arguments)
         except Exception as error:  # tvm_ffi raises what its C++ side names
-            raise self._stopped(error) from None
+            raise self._stopped(error, number) from None
         took = time.perf_counter_ns() - began
         if session is not None:
             session.broken = False
         low, high = self._weights_span
-        for number, tensor in enumerate(tensors):
+        for place_of, tensor in enumerate(tensors):
             place = tensor.data_ptr()
             if place in places or low <= place < high:
                 # The model gives back an argument or a weight; what it gives is the caller's to
                 # write to.
-                tensors[number] = copy_of(tensor)
+                tensors[place_of] = copy_of(tensor)
         counts = worker.counts
-        counts.calls += 1
+        counts.calls[number] += 1
         counts.nanoseconds += took
         for slot in slots:
             counts.copies += 1
@@ -437,20 +480,23 @@ class Model:
         """The short way for calls with tensors of this class, where there is one."""
         if not self._plain or self._first is None or self.states or is_ending():
             return
-        if self._gpu is not None:
+        several = len(self._routes) > 1
+        if self._gpu is not None or self._counted or not alike(self._routes):
+            return
+        if several and any(route.given for route in self._routes):
             return
         model = weakref.ref(self)  # not a circle: what nobody uses is unloaded at once
 
-        def stopped(error: BaseException) -> BaseException:
+        def stopped(error: BaseException, variant: int) -> BaseException:
             alive = model()
-            return error if alive is None else alive._stopped(error)
+            return error if alive is None else alive._stopped(error, variant)
 
         way = Way(
             self.contract,
-            self._taken,
-            self._sizes,
-            self.manifest.entry.results,
-            self._given,
+            self._routes[-1].taken,
+            [route.sized for route in self._routes],
+            self._routes[-1].entry.results,
+            self._routes[-1].given if len(self._routes) == 1 else (),
             self._weights_span,
             self._local,
             _HERE,
@@ -461,7 +507,7 @@ class Model:
         if kind is np.ndarray:
             short = for_numpy(way, self._checks.numpy)
         elif kind is getattr(sys.modules.get("torch"), "Tensor", None):
-            short = for_torch(way, compile_torch_check(self.contract, self._needed, kind), kind)
+            short = for_torch(way, compile_torch_dispatch(self.contract, self._routes, kind), kind)
         else:
             return
         if short is not None:
@@ -471,18 +517,19 @@ class Model:
         """Let every call go the long way, where it can be held up. (`shutdown` calls this.)"""
         self._shorts = {}
 
-    def _stopped(self, error: BaseException) -> BaseException:
+    def _stopped(self, error: BaseException, variant: int) -> BaseException:
         """What to raise for what the compiled code raised."""
         del self._local.worker  # its VM stopped in the middle
-        return computed_violation(self.contract, str(error)) or self._failed(error)
+        contract = self._routes[variant].contract
+        return computed_violation(contract, str(error)) or self._failed(error)
 
     def _new_worker(self) -> Worker:
-        counts = Counts()
+        counts = Counts(len(self._routes))
         listener = log("runtime")
         if listener is not None:
             listener.info("%s: a VM for %s", self.path, threading.current_thread().name)
         try:
-            worker = Worker(self._code, counts, self._given)
+            worker = Worker(self._code, counts, [route.given for route in self._routes])
         except Exception as error:  # tvm_ffi raises what its C++ side names
             raise self._failed(error) from None
         with self._lock:
@@ -517,16 +564,18 @@ class Model:
     def metrics(self) -> Metrics:
         """Counts of calls, copies and refusals since the model was loaded."""
         with self._lock:
-            total = Counts()
+            total = Counts(len(self._routes))
             for counted in [self._ended, *(counts for _, counts in self._counts)]:
                 total.add(counted)
+            names = [route.name for route in self._routes]
             return Metrics(
-                total.calls,
+                sum(total.calls),
                 total.copies,
                 total.copied_bytes,
                 dict(self._violations),
                 dict(self._violated),
                 1e-9 * total.nanoseconds,
+                dict(zip(names, total.calls, strict=True)) if len(names) > 1 else {},
             )
 
     def _failed(self, error: BaseException) -> InternalError:
@@ -550,40 +599,24 @@ def _signed_by(keys: TrustedKeys | None) -> Callable[[Path, memoryview], object]
     return lambda path, data: verify_signature(path, hashlib.sha256(data).digest(), trusted)
 
 
-def _may_be_empty(contract: Contract, item: TensorInput) -> bool:
-    box = {dim.name: Span(dim.lo, dim.hi) for dim in contract.dims}
-    return any(bounds(size, box)[0] <= 0 for size in item.shape)
-
-
-def _returned(contract: Contract, first: int) -> list[tuple[type, int, Any]]:
-    """Where each output comes from: a tensor by its number, with its dtype; a size by its place
-    behind the ``first`` that the compiled function takes; or a value."""
-    places = itertools.count(first)
-    found: list[tuple[type, int, Any]] = []
-    for output in contract.outputs:
-        if isinstance(output, TensorOutput):
-            found.append((TensorOutput, output.result, output.dtype))
-        elif isinstance(output, SizeOutput):
-            found.append((SizeOutput, next(places), None))
-        else:
-            found.append((Fixed, 0, output.value))
-    return found
-
-
-def _map_weights(bundle: Bundle, entry: Entry) -> tuple[tuple[Any, ...], tuple[int, int]]:
-    """The weights that the entry takes, as TVM tensors on the mapped file, and the addresses that
+def _map_weights(
+    bundle: Bundle, routes: Sequence[Route]
+) -> tuple[tuple[tuple[Any, ...], ...], tuple[int, int]]:
+    """The weights that each route takes, as TVM tensors on the mapped file, and the addresses that
     they lie in.
 
     Raises:
         WeightsError: a weight is not there, or the member is damaged.
     """
-    names = entry.weights
-    if not names:
-        return (), (0, 0)
+    names = [route.entry.weights for route in routes]
+    if not any(names):
+        return tuple(() for _ in names), (0, 0)
     view = bundle.view(WEIGHTS_NAME)
     found = read_weights(view)
-    missing = [name for name in names if name not in found]
+    missing = [name for each in names for name in each if name not in found]
     if missing:
         raise WeightsError(f"{WEIGHTS_NAME} has no tensor {missing[0]!r:.80}")
     start = np.frombuffer(view, np.uint8).ctypes.data
-    return tuple(from_bits(*found[name]) for name in names), (start, start + len(view))
+    tensors = {name: from_bits(*found[name]) for name in dict.fromkeys(itertools.chain(*names))}
+    weights = tuple(tuple(tensors[name] for name in each) for each in names)
+    return weights, (start, start + len(view))

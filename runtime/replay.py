@@ -1,11 +1,11 @@
 """Run a bundle on recorded inputs and keep its outputs: ``python -m tcexport.runtime.replay``.
 
 The exporter verifies a finished file this way, in a process that has neither torch nor a compiler.
-A folder holds ``calls.json`` (``{"count": n, "fresh": […]}``) and, for each call,
+A folder holds ``calls.json`` (``{"count": n, "fresh": […], "variants": […]}``) and, for each call,
 ``<i>.inputs.safetensors`` with the tensor inputs named by their index in the contract;
-``<i>.outputs.safetensors`` are written beside them, named by the index of the output. All are calls of
-one session, whose state is made anew before those that are ``fresh``; ``state.safetensors`` is what it
-is at the end.
+``<i>.outputs.safetensors`` are written beside them, named by the index of the output. A call names the
+variant that is to serve it, or "": then the bundle chooses. All such are calls of one session, whose
+state is made anew before those that are ``fresh``; ``state.safetensors`` is what it is at the end.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ..artifacts.errors import BundleError, TcexportError
 from ..artifacts.weights import Weight, read_weights, write_weights
 from .machine import choose_target, this_machine
 from .model import Model, load
+from .session import Session
 from .structure import call_of, leaves_of
 from .tensors import WITHOUT_NUMPY, as_numpy_bits, from_bits
 
@@ -38,10 +39,14 @@ def replay(bundle: Path, folder: Path) -> None:
         except BundleError as error:
             (folder / "unfit").write_text(error.diagnostics[0].message)
             return
-    model = load(bundle)
     recording = json.loads((folder / "calls.json").read_text())
-    session = model.session()
+    sessions: dict[str, tuple[Model, Session]] = {}
     for number in range(recording["count"]):
+        variant = recording["variants"][number]
+        if variant not in sessions:
+            loaded = load(bundle, variant=variant or None)
+            sessions[variant] = loaded, loaded.session()
+        model, session = sessions[variant]
         if recording["fresh"][number]:
             session.reset()
         file = (folder / f"{number}.inputs.safetensors").read_bytes()
@@ -49,7 +54,7 @@ def replay(bundle: Path, folder: Path) -> None:
         args, kwargs = _arguments(model, recorded)
         outputs = _outputs(model, session(*args, **kwargs))
         write_weights(folder / f"{number}.outputs.safetensors", outputs)
-    write_weights(folder / "state.safetensors", session.bits())
+    write_weights(folder / "state.safetensors", sessions[""][1].bits() if "" in sessions else {})
 
 
 def _arguments(model: Model, recorded: dict[str, Weight]) -> tuple[list[Any], dict[str, Any]]:

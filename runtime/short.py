@@ -33,19 +33,20 @@ class Way:
 
     Attributes:
         taken: the inputs of the compiled function: index, dtype, and whether it may be empty.
-        sized: how many of the sizes that the check answers the function takes.
+        sized: for each variant, how many of the sizes that the check answers its function takes. The
+            last thing that the check answers is the variant.
         results: how many tensors it returns.
         given: those for which there is memory once they are large: calls for the long way.
         weights: where the weights lie, from and to: what lies there is not given away.
         local: has the calling thread's ``worker``, once it has called the model.
         here: the calling thread's pool, which must be set to ``threads``.
         build: puts the flat results into their structure.
-        stopped: makes an exception of the compiled code the error to raise.
+        stopped: makes an exception of the compiled code of a variant the error to raise.
     """
 
     contract: Contract
     taken: Sequence[tuple[int, str, bool]]
-    sized: int
+    sized: Sequence[int]
     results: int
     given: Sequence[GivenResult]
     weights: tuple[int, int]
@@ -53,7 +54,7 @@ class Way:
     here: Any
     threads: int
     build: Callable[[Sequence[Any]], Any]
-    stopped: Callable[[BaseException], BaseException]
+    stopped: Callable[[BaseException, int], BaseException]
 
 
 def for_numpy(way: Way, check: Check) -> Short | None:
@@ -157,20 +158,27 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
         inner.append(f"if {count} >= {WORTH}: return MISS")
     for at, (index, _, empty) in enumerate(way.taken):
         inner += library.take(at, index, empty)
-    if way.sized:
-        inner.append(f"shape = worker.shape(sizes[:{way.sized}])")
+    inner.append("variant = sizes[-1]")
+    uniform = len(set(way.sized)) == 1
+    if any(way.sized):
+        shown = f"{way.sized[0]}" if uniform else "sized[variant]"
+        inner.append(f"shape = worker.shape(sizes[:{shown}])")
+    inner.append("function = worker.functions[variant]")
     lines += [f"    {line}" for line in inner]
     lines += ["except Exception:", "    return MISS"]  # the long way finds out what it was
-    arguments = [*(f"x{at}" for at in range(taken)), *(["shape"] if way.sized else [])]
+    tensors = ", ".join(f"x{at}" for at in range(taken))
+    call = f"function({tensors}, shape)" if any(way.sized) else f"function({tensors})"
+    if not uniform:
+        call = f"{call} if sized[variant] else function({tensors})"
     lines += [
         "began = clock()",
         "try:",
-        f"    answer = worker.function({', '.join(arguments)})",
+        f"    answer = {call}",
         "except Exception as error:",
-        "    raise stopped(error) from None",
+        "    raise stopped(error, variant) from None",
         "counts = worker.counts",
         "counts.nanoseconds += clock() - began",
-        "counts.calls += 1",
+        "counts.calls[variant] += 1",
     ]
     for at in range(taken):
         lines += library.ended(at)
@@ -192,7 +200,8 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
     scope: dict[str, Any] = {
         "__builtins__": {}, "type": type, "Exception": Exception, "MISS": MISS, "check": check,
         "local": way.local, "here": way.here, "threads": way.threads, "stopped": way.stopped,
-        "build": way.build, "clock": time.perf_counter_ns, "Array": ffi.Array,
+        "build": way.build, "sized": tuple(way.sized), "clock": time.perf_counter_ns,
+        "Array": ffi.Array,
         "item": ffi.get_global_func("ffi.ArrayGetItem"),
         "own": copy_of if isinstance(library, _Numpy) else lambda tensor: tensor.clone(),
         **library.scope,

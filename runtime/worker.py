@@ -25,7 +25,8 @@ class Metrics:
 
     ``copies`` are inputs that had to be copied (strided or unaligned), ``copied_bytes`` their
     size; ``violations`` counts refused calls by code, and ``guards`` by the guard that refused;
-    ``seconds`` were spent in compiled code.
+    ``seconds`` were spent in compiled code; ``variants`` counts the calls that each variant served, by
+    its name, where there are several.
     """
 
     calls: int = 0
@@ -34,6 +35,7 @@ class Metrics:
     violations: Mapping[str, int] = field(default_factory=dict)
     guards: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    variants: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Code:
     is told of where it runs: three numbers a device, the CPU last."""
 
     library: Any
-    entry: Entry
-    weights: tuple[Any, ...]
+    entries: tuple[Entry, ...]
+    weights: tuple[tuple[Any, ...], ...]
     devices: tuple[int, ...] = ON_CPU
 
 
@@ -52,11 +54,12 @@ class Counts:
 
     __slots__ = ("calls", "copied_bytes", "copies", "nanoseconds")
 
-    def __init__(self) -> None:
-        self.calls = self.copies = self.copied_bytes = self.nanoseconds = 0
+    def __init__(self, variants: int) -> None:
+        self.calls = [0] * variants  # of each variant
+        self.copies = self.copied_bytes = self.nanoseconds = 0
 
     def add(self, other: Counts) -> None:
-        self.calls += other.calls
+        self.calls = [a + b for a, b in zip(self.calls, other.calls, strict=True)]
         self.copies += other.copies
         self.copied_bytes += other.copied_bytes
         self.nanoseconds += other.nanoseconds
@@ -67,16 +70,21 @@ class Worker:
 
     SHAPES = 256
 
-    def __init__(self, code: Code, counts: Counts, given: Sequence[GivenResult] = ()) -> None:
+    def __init__(self, code: Code, counts: Counts, given: Sequence[Sequence[GivenResult]]) -> None:
         ffi = load_ffi()
         vm = code.library["vm_load_executable"]()
         vm["vm_initialization"](*code.devices)
-        self.function = _bound(vm, code.entry.function, code.weights)
         self.given = given
-        if given:
-            self._into = _bound(vm, code.entry.into, code.weights)
-            self.spare = Spare(given)
-        self._results = range(code.entry.results)
+        self.functions = [
+            _bound(vm, entry.function, weights)
+            for entry, weights in zip(code.entries, code.weights, strict=True)
+        ]
+        self._into = [
+            _bound(vm, entry.into, weights) if results else None
+            for entry, weights, results in zip(code.entries, code.weights, given, strict=True)
+        ]
+        self._results = [range(entry.results) for entry in code.entries]
+        self.spare = [Spare(results) for results in given]
         self._array, self._shape = ffi.Array, ffi.Shape
         self._item = ffi.get_global_func("ffi.ArrayGetItem")
         self._shapes: dict[Sizes, Any] = {}
@@ -87,22 +95,22 @@ class Worker:
     def let_go(self) -> None:
         """Keep no memory for the next call. One that runs keeps what it has until it ends."""
         self.staging = Staging()
-        if self.given:
-            self.spare = Spare(self.given)
+        self.spare = [Spare(results) for results in self.given]
         self.on_gpu = None
 
-    def run(self, *arguments: Any) -> list[Any]:
-        """Call the compiled function; the tensors that it returns."""
-        return self._tensors(self.function(*arguments))
+    def run(self, variant: int, *arguments: Any) -> list[Any]:
+        """Call the compiled function of a variant; the tensors that it returns."""
+        return self._tensors(self.functions[variant](*arguments), self._results[variant])
 
-    def run_into(self, *arguments: Any) -> list[Any]:
+    def run_into(self, variant: int, *arguments: Any) -> list[Any]:
         """The same with memory for results, from `spare`, behind the other arguments."""
-        return self._tensors(self._into(*arguments))
+        into: Any = self._into[variant]
+        return self._tensors(into(*arguments), self._results[variant])
 
-    def _tensors(self, answer: Any) -> list[Any]:
+    def _tensors(self, answer: Any, results: Sequence[int]) -> list[Any]:
         if type(answer) is not self._array:
             return [answer]
-        return [self._item(answer, number) for number in self._results]
+        return [self._item(answer, number) for number in results]
 
     def shape(self, sizes: Sizes) -> Any:
         """A tvm_ffi.Shape; making one costs as much as a small kernel, so they are kept."""

@@ -36,6 +36,8 @@ COMMANDS = (
     "run",
     "explain",
     "bench",
+    "advise",
+    "advise",
     "diff",
     "keygen",
     "sign",

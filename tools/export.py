@@ -14,6 +14,7 @@ from .failures import Place, machine_text, print_diagnostics
 from .progress import Progress
 from .sources import Asked, finding_options, load, source_arguments
 from .tables import dim_lines, size_text
+from .variant_options import AskedVariants, variant_options
 
 if TYPE_CHECKING:
     from ..exporter.export import Report
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
     default="inside",
     help="`external` keeps them in a file beside the bundle, named by its digest.",
 )
+@variant_options
 @finding_options
 @click.pass_context
 def command(
     context: click.Context,
     asked: Asked,
+    wanted: AskedVariants,
     targets: tuple[str, ...],
     output: Path | None,
     weights: str,
@@ -64,6 +67,7 @@ def command(
     \b
       tcexport model.py --dynamic seq
       tcexport model.py --dynamic seq=1..1024 --dynamic batch=1..16 -o m.tcpkg
+      tcexport model.py --dynamic seq,batch --specialize seq=128,256 --specialize batch=1
       tcexport model.py:MyNet --input 'x=float32[batch=4,16]' --dynamic batch
     """
     out = output or asked.bundle()
@@ -73,7 +77,13 @@ def command(
 
         parse_targets(targets)  # a typo is answered before torch is imported
         levels = asked.levels()
+        variants = wanted.read()
         source, dynamic = load(asked, progress)
+        dynamic, variants = wanted.with_shapes(source, dynamic, variants)
+        if variants.cover is not None:
+            from ..exporter.axes import check_dynamic_names
+
+            check_dynamic_names(dict([variants.cover]), source.axes)
         from ..exporter.export import export_source
 
         report = export_source(
@@ -84,6 +94,7 @@ def command(
             narrow=asked.narrow,
             levels=levels,
             progress=progress,
+            variants=variants,
         )
         if weights == "external":
             from ..artifacts.external import move_outside
@@ -103,6 +114,8 @@ def command(
 def _print_summary(report: Report, verbose: bool) -> None:
     print_diagnostics(report.notes)
     lines = dim_lines(report.dims)
+    if report.variants:
+        lines.append(f"variants, in the order of trial: {'; '.join(report.variants)}")
     made = [each for each in report.verified if not each.skipped]
     if verbose:
         lines += [f"{each.target}, {_point(each)}: error {each.error:.1e}" for each in made]
@@ -125,7 +138,8 @@ def _print_summary(report: Report, verbose: bool) -> None:
 
 def _point(checked: Checked) -> str:
     sizes = ", ".join(f"{name}={size}" for name, size in checked.sizes.items())
-    return f"{checked.why} ({sizes})" if sizes else checked.why
+    what = f"{checked.variant}: {checked.why}" if checked.variant else checked.why
+    return f"{what} ({sizes})" if sizes else what
 
 
 def _as_json(report: Report) -> dict[str, Any]:

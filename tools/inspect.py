@@ -12,11 +12,13 @@ from typing import Any
 import click
 
 from ..artifacts.container import open_bundle
+from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.expr import render
 from ..artifacts.manifest import Manifest, Member
 from ..artifacts.names import printable
 from ..artifacts.prove import Span, bounds
 from .failures import in_colour
+from .partition import VARIANT_HEADS, svg, variant_rows
 from .tables import guard_rows, input_rows, limits, output_rows, size_text
 
 
@@ -24,16 +26,24 @@ from .tables import guard_rows, input_rows, limits, output_rows, size_text
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--guards", is_flag=True, help="Only the guards.")
 @click.option(
+    "--partition",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Draw which variant serves which sizes.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
     help="Tables, or the manifest as JSON.",
 )
-def command(bundle: Path, guards: bool, form: str) -> None:
-    """Show inputs, dims, guards, outputs, targets, members and provenance of BUNDLE."""
+def command(bundle: Path, guards: bool, partition: Path | None, form: str) -> None:
+    """Show inputs, dims, guards, outputs, variants, targets, members and provenance of BUNDLE."""
     with open_bundle(bundle) as opened:
         manifest = opened.manifest
+    if partition is not None:
+        _draw(manifest, bundle, partition)
     if form == "json":
         click.echo(json.dumps(_as_json(manifest, guards), indent=1))
         return
@@ -43,6 +53,19 @@ def command(bundle: Path, guards: bool, form: str) -> None:
     click.echo(f"{bundle}: {manifest.model}, format {manifest.format_version}")
     for title, heads, rows in _tables(manifest):
         _table(title, heads, rows)
+
+
+def _draw(manifest: Manifest, bundle: Path, partition: Path) -> None:
+    if not manifest.contract.dims:
+        raise UsageError(
+            Diagnostic("TC008", f"--partition: {bundle} has no dynamic dim, and nothing to draw")
+        )
+    try:
+        partition.write_text(svg(manifest))
+    except OSError as error:
+        raise UsageError(
+            Diagnostic("TC012", f"cannot write {partition}: {error.strerror or error}")
+        ) from None
 
 
 def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]]:
@@ -75,6 +98,11 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
         *([("state", ("name", "dtype", "shape", "starts as"), states)] if states else []),
         ("outputs", ("path", "dtype", "shape"), output_rows(contract)),
         ("memory of a call", ("bytes at once", "within the ranges"), _memory_rows(manifest)),
+        *(
+            (("variants, in the order of trial", VARIANT_HEADS, variant_rows(manifest)),)
+            if manifest.variants
+            else ()
+        ),
         (
             "targets",
             ("name", "machine", "level", "glibc", "library"),

@@ -85,7 +85,7 @@ _ARGUMENTS = (
         multiple=True,
         metavar="NAME[=LO..HI[:STEP]]",
         help="Serve this dim at any size, or at every size of the range: a range is a promise. "
-        "Repeatable, or several with commas.",
+        "Repeatable, or several with commas. `auto`: what several example inputs differ in.",
     ),
     click.option(
         "--axes",
@@ -138,10 +138,12 @@ def load(asked: Asked, report: Report) -> tuple[Source, dict[str, DimRequest | N
     require_extra()
     report("load the source", None)
     start = time.perf_counter()
+    from ..exporter.auto import with_auto
     from ..exporter.axes import check_dynamic_names
     from ..exporter.source import load_source
 
     source = load_source(asked.spec, inputs=asked.inputs, axes=asked.axes, train=asked.train)
+    source, dynamic = with_auto(source, dynamic)
     check_dynamic_names(dynamic, source.axes)
     report("load the source", time.perf_counter() - start)
     return source, dynamic

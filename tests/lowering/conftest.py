@@ -168,7 +168,7 @@ def record(request: pytest.FixtureRequest) -> Iterator[Record]:
 def compile_program(tmp_path: Path) -> Callable[[torch.export.ExportedProgram], Compiled]:
     def run(program: torch.export.ExportedProgram) -> Compiled:
         torch.export.save(program, tmp_path / "program.pt2")
-        return Compiled(worker.run(tmp_path / "program.pt2", (TARGET,), tmp_path), tmp_path)
+        return Compiled(worker.run((tmp_path / "program.pt2",), (TARGET,), tmp_path), tmp_path)
 
     return run
 

@@ -222,7 +222,7 @@ def test_open_ranges_take_it_while_results_are_small(
     went: list[int] = []
     run = Model._run
     monkeypatch.setattr(
-        Model, "_run", lambda self, *args: went.append(len(args[0][0])) or run(self, *args)
+        Model, "_run", lambda self, *args: went.append(len(args[1][0])) or run(self, *args)
     )
     for rows in (5, 300_000, 7):
         x = torch.randn(rows, 8)
