@@ -340,7 +340,7 @@ class Counter(nn.Module):
         self.register_buffer("count", torch.ones(1))
 
     def forward(self, x):
-        self.count.add_(1)
+        self.count = self.count + 1
         return x + self.count
 
 
@@ -358,7 +358,7 @@ class Noise(nn.Module):
 @pytest.mark.parametrize(
     "module, code, line",
     [
-        (Counter(), "TC103", "self.count.add_(1)"),
+        (Counter(), "TC103", "self.count = self.count + 1"),
         (Overwrites(), "TC104", "x.add_(1)"),
         (Noise(), "TC105", ""),
     ],
