@@ -129,7 +129,7 @@ class WeightStore:
     def keep(self, constant: Constant) -> None:
         self.recorded = self.recorded and constant.sources is not None
         kept = self.kept.setdefault(constant.name, constant)
-        if kept.value is not constant.value and not torch.equal(kept.value, constant.value):
+        if kept.value is not constant.value and not _equal(kept.value, constant.value):
             raise ValueError(f"two weights are called {constant.name}")
 
     def freeze(self, constant: Constant, reason: str) -> None:

@@ -177,6 +177,15 @@ def run(
     on_cpu = [name for name in targets if not isinstance(target_named(name), GpuTarget)]
     called = libraries[(on_cpu or list(targets))[0]].functions
     gpu = None
+    written = [[row.name for row in states(each)] for each in loaded]
+    if any(names != written[0] for names in written):
+        raise ExportError(
+            Diagnostic(
+                "TC224",
+                "the arms of a branch on sizes write to different buffers",
+                tries=("write to the same buffers in every arm", "export without --cover"),
+            )
+        )
     for name in on_cpu:
         if libraries[name].functions != called:
             raise AssertionError(f"{name} wants other arguments than {targets[0]}")

@@ -33,8 +33,12 @@ def limited(contract: Contract, manifest: Manifest, limit: int, path: Path) -> C
             Diagnostic(
                 "TC008",
                 f"memory_limit={limit}: {path} does not say what a call needs",
-                notes=("sizes within the model depend on data, or an older tcexport made it",),
-                tries=("export it again", "a limit of the process: ulimit -v, MemoryMax="),
+                notes=(
+                    "it has variants"
+                    if manifest.variants
+                    else "sizes within the model depend on data, or an older tcexport made it",
+                ),
+                tries=("a limit of the process: ulimit -v, MemoryMax=",),
             )
         )
     least = max((least_bytes(contract, each) for each in manifest.memory), default=0)

@@ -29,6 +29,7 @@ _TOTALS = (
 _BY_LABEL = (
     ("violations", "code", "Calls that were refused, by the error's code."),
     ("guards", "guard", "Calls that were refused, by the guard that they violate."),
+    ("variants", "variant", "Calls that each variant took."),
 )
 
 

@@ -44,7 +44,7 @@ def replay(bundle: Path, folder: Path) -> None:
     for number in range(recording["count"]):
         variant = recording["variants"][number]
         if variant not in sessions:
-            loaded = load(bundle, variant=variant or None)
+            loaded = load(bundle, device="cpu", variant=variant or None)
             sessions[variant] = loaded, loaded.session()
         model, session = sessions[variant]
         if recording["fresh"][number]:

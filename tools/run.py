@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from ..artifacts.container import open_bundle
 from ..artifacts.contract import (
     Contract,
     Fixed,
@@ -68,20 +67,20 @@ def command(
     """
     if output is not None:
         _check_output(output)
-    with open_bundle(bundle) as opened:
-        contract = opened.manifest.contract
-    args, kwargs = call_arguments(contract, _values(contract, inputs))
     from ..runtime import load
 
     start = time.perf_counter()
     model = load(bundle, num_threads=threads, require_signature=keys or None)
     loaded = time.perf_counter()
+    contract = model.contract
+    args, kwargs = call_arguments(contract, _values(contract, inputs))
+    begin = time.perf_counter()
     result = model.session()(*args, **kwargs)
     done = time.perf_counter()
     outputs = dict(_named_outputs(contract, result))
     for path, value in outputs.items():
         click.echo(_summary(path, value))
-    click.echo(f"loaded in {loaded - start:.3f} s, called in {1000 * (done - loaded):.2f} ms")
+    click.echo(f"loaded in {loaded - start:.3f} s, called in {1000 * (done - begin):.2f} ms")
     if output is not None:
         _write(output, outputs)
         click.echo(str(output))

@@ -140,7 +140,10 @@ inline Manifest ReadManifest(const Json& data) {
   const Json* states = data.Find("states");
   if (states && !states->Items().empty())
     throw Malformed("it keeps state from call to call, which this host does not serve");
-  data.Only({"states", "memory", "format_version", "model", "contract", "entry", "targets", "runtimes", "provenance",
+  const Json* variants = data.Find("variants");
+  if (variants && !variants->null() && !variants->Items().empty())
+    throw Malformed("it has variants, which this host does not serve");
+  data.Only({"states", "variants", "memory", "format_version", "model", "contract", "entry", "targets", "runtimes", "provenance",
              "members", "parameters", "external_weights"});
   Manifest made;
   made.model = data["model"].String();
