@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ..artifacts.contract import Contract, Dim, Origin
 from ..artifacts.errors import BundleError, Diagnostic, UsageError
 from ..artifacts.expr import Expr, dims_of, render
+from ..artifacts.manifest import Manifest, contract_of
 from ..artifacts.parts import one_takes
 from ..artifacts.prove import MAX_POINTS, Span, holds
 
@@ -53,7 +54,7 @@ class Coverage:
         return all(condition.status == "proved" for condition in self.conditions)
 
 
-def coverage(contract: Contract, serves: Serves) -> Coverage:
+def coverage(contract: Contract, serves: Serves, parts: Sequence[Contract] = ()) -> Coverage:
     """Hold every range and guard of a contract against the sizes in ``serves``.
 
     Dims that are not named keep the whole range of the bundle; guards over such dims alone are not
@@ -61,6 +62,8 @@ def coverage(contract: Contract, serves: Serves) -> Coverage:
 
     Args:
         serves: ``(lo, hi)`` or ``(lo, hi, step)`` by dim; ``hi`` None is without end.
+        parts: the contracts of the variants, where there is no code for all that the bundle serves:
+            one of them must take each size.
 
     Raises:
         UsageError: TC006, a dim that is not there; TC008, not a range.
@@ -96,6 +99,10 @@ def coverage(contract: Contract, serves: Serves) -> Coverage:
             )
         )
         exprs.append(guard.expr)
+    if parts:
+        condition, expr = _taken_by_a_variant(contract, parts, box)
+        conditions.append(condition)
+        exprs.append(expr)
     found = Coverage(asked, tuple(conditions), 1.0)
     if found.served:
         return found
@@ -108,17 +115,15 @@ def check_serves(
     """Refuse a bundle that does not serve every size in ``serves``; see `coverage`.
 
     Args:
-        parts: the contracts of its variants, where it has no code for all that it serves: one of them
-            must take each size.
+        parts: as `coverage` takes them.
 
     Raises:
         BundleError: TC406, with a counterexample for each range or guard that does not hold, or
             the guards that could not be decided.
         UsageError: as `coverage`.
     """
-    found = coverage(contract, serves)
+    found = coverage(contract, serves, parts)
     if found.served:
-        _check_parts(contract, found.asked, parts, path)
         return
     failures = [str(each) for each in found.conditions if each.status != "proved"]
     wanted = ", ".join(f"{name}={span}" for name, span in found.asked.items())
@@ -133,30 +138,25 @@ def check_serves(
     )
 
 
-def _check_parts(
-    contract: Contract, asked: Mapping[str, Span], parts: Sequence[Contract], path: Path
-) -> None:
-    if not parts:
-        return
-    box = {dim.name: Span(dim.lo, dim.hi, dim.step) for dim in contract.dims} | dict(asked)
+def _taken_by_a_variant(
+    contract: Contract, parts: Sequence[Contract], box: Mapping[str, Span]
+) -> tuple[Condition, Expr]:
     union = one_takes(parts, box)
     for guard in contract.guards:  # what does not hold there is refused by the bundle as a whole
         union = ("or", ("not", guard.expr), union)
     verdict = holds(union, box)
-    if verdict.status == "proved":
-        return
-    point = ", ".join(f"{name}={size}" for name, size in (verdict.counterexample or {}).items())
-    wanted = ", ".join(f"{name}={span}" for name, span in asked.items())
-    raise BundleError(
-        Diagnostic(
-            "TC406",
-            f"{path} does not serve {wanted}",
-            notes=(
-                f"no variant takes {point}" if point else "not decided: whether a variant does",
-            ),
-            tries=("ask for less, or export without --narrow",),
-        )
+    origin = Origin("its variants, of which no one takes all sizes")
+    condition = Condition(
+        "a variant takes the call", origin, verdict.status, verdict.counterexample, verdict.share
     )
+    return condition, union
+
+
+def parts_of(manifest: Manifest) -> tuple[Contract, ...]:
+    """The contracts of the variants, where none of them serves all that the bundle does."""
+    if not manifest.variants or manifest.variants[-1].contract is None:
+        return ()
+    return tuple(contract_of(manifest, each) for each in manifest.variants)
 
 
 def _share(exprs: Sequence[Expr], box: Mapping[str, Span]) -> float | None:

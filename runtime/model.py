@@ -31,7 +31,7 @@ from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target
 from ..artifacts.signature import TrustedKeys, key_list, verify_signature
 from ..artifacts.weights import WeightsError, read_weights
 from .asynchronous import AsyncCalls
-from .coverage import Serves, check_serves
+from .coverage import Serves, check_serves, parts_of
 from .explain import computed_violation, conditions, look
 from .guards import Sizes, compile_dispatch, compile_torch_dispatch
 from .library import load_ffi, load_library
@@ -59,7 +59,7 @@ from .tensors import (
     to_numpy,
 )
 from .threads import COUNTING, POOLS, thread_count
-from .variants import Route, alike, choice, parts_of, pinned, refuse, routes_of
+from .variants import Route, alike, choice, pinned, refuse, routes_of
 from .warmup import warm_up
 from .worker import ON_CPU, Code, Counts, Metrics, Worker
 

@@ -70,13 +70,6 @@ def alike(parts: Sequence[Route]) -> bool:
     return len({(part.taken, part.entry.results, part.returned) for part in parts}) == 1
 
 
-def parts_of(manifest: Manifest) -> tuple[Contract, ...]:
-    """The contracts of the variants, where none of them serves all that the bundle does."""
-    if not manifest.variants or manifest.variants[-1].contract is None:
-        return ()
-    return tuple(contract_of(manifest, each) for each in manifest.variants)
-
-
 def _route(
     number: int,
     name: str,

@@ -123,7 +123,7 @@ def _as_json(found: Findings) -> dict[str, Any]:
 def _check_bundle(asked: Asked, serves: Sequence[str], graph: bool, form: str) -> None:
     from ..artifacts.container import open_bundle
     from ..exporter.options import parse_dynamic
-    from ..runtime.coverage import coverage
+    from ..runtime.coverage import coverage, parts_of
 
     of_a_trace = (asked.inputs, asked.axes, asked.dynamic, asked.error, asked.allow)
     if any(of_a_trace) or asked.narrow or asked.train or graph:
@@ -146,7 +146,7 @@ def _check_bundle(asked: Asked, serves: Sequence[str], graph: bool, form: str) -
             )
         wanted[name] = (span.lo, span.hi, span.step)
     with open_bundle(Path(asked.spec)) as opened:
-        contract = opened.manifest.contract
+        contract, parts = opened.manifest.contract, parts_of(opened.manifest)
     if not wanted:
         sized = [dim for dim in contract.dims if not dim.open_below]
         dims = ",".join(f"{dim.name}={dim.span()}" for dim in sized)
@@ -157,7 +157,7 @@ def _check_bundle(asked: Asked, serves: Sequence[str], graph: bool, form: str) -
                 tries=(f"tcexport check {asked.spec} --serves {dims}",) if dims else (),
             )
         )
-    found = coverage(contract, wanted)
+    found = coverage(contract, wanted, parts)
     if form == "json":
         click.echo(json.dumps(_coverage_json(asked.spec, found), indent=1))
     else:

@@ -13,7 +13,7 @@ import numpy as np
 from ..artifacts.container import Bundle
 from ..artifacts.errors import BundleError, Diagnostic
 from ..artifacts.expr import ARITY, render
-from ..artifacts.manifest import WEIGHTS_NAME
+from ..artifacts.manifest import WEIGHTS_NAME, encode
 from ..artifacts.weights import Weight, WeightsError, read_weights
 from .tables import shape_text
 
@@ -22,6 +22,9 @@ _SECTIONS = {
     "contract": "contract",
     "entry": "code",
     "targets": "code",
+    "variants": "code",
+    "states": "contract",
+    "memory": "code",
     "runtimes": "versions",
     "provenance": "versions",
 }
@@ -41,14 +44,17 @@ def differences(one: Bundle, two: Bundle) -> Iterator[Difference]:
     """What differs, by section; nothing where the two files have the same bytes.
 
     The form of a file follows from its manifest and its members, and the manifest has their
-    digests: so nothing but what is compared here can differ.
+    digests: so nothing but what is compared here can differ. Entries that only stand in another
+    order are one difference.
 
     Raises:
         BundleError: TC401, the weights are damaged.
     """
     facts = [_facts(msgspec.to_builtins(each.manifest)) for each in (one, two)]
-    yield from _compared(facts[0], facts[1])
-    yield from _members(one, two)
+    found = [*_compared(facts[0], facts[1]), *_members(one, two)]
+    if not found and encode(one.manifest) != encode(two.manifest):
+        found = [Difference("bundle", "the order of entries in the manifest", "one", "another")]
+    yield from found
 
 
 def _compared(

@@ -14,6 +14,7 @@ from torch import nn
 import tcexport
 from tcexport.artifacts.container import open_bundle
 from tcexport.artifacts.errors import BundleError, ExportError, GuardError
+from tcexport.tools import cli
 
 LEVEL = "cpu:x86-64-v3"
 AXES = {"x": ("batch", "seq")}
@@ -151,3 +152,6 @@ def test_a_hole_is_refused_at_load_and_at_call(tmp_path: Path) -> None:
     with pytest.raises(BundleError) as refused:
         tcexport.load(report.path, serves={"seq": (1, 20)})
     assert refused.value.code == "TC406"
+    served = ["check", str(report.path), "--serves"]
+    assert cli.run_command([*served, "seq=6..20"]) == 0
+    assert cli.run_command([*served, "seq=1..20"]) == 4, "the command says what the load says"

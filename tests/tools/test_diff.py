@@ -56,6 +56,19 @@ def test_a_file_and_its_copy_are_the_same(one: Path, capsys: pytest.CaptureFixtu
     assert copy.read_bytes() == one.read_bytes()
 
 
+def test_entries_in_another_order_are_a_difference(
+    one: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_bundle(one) as bundle:
+        dims = bundle.manifest.contract.dims
+    assert len(dims) > 1
+    two = changed(one, contract(dims=dims[::-1]))
+    status, found, _ = diff(capsys, one, two)
+    assert status == 1 and [each["what"] for each in found] == [
+        "the order of entries in the manifest"
+    ]
+
+
 def contract(**fields: Any) -> Callable[[Manifest], Manifest]:
     return lambda manifest: msgspec.structs.replace(
         manifest, contract=msgspec.structs.replace(manifest.contract, **fields)
