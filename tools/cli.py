@@ -46,6 +46,10 @@ COMMANDS = (
 )
 
 
+def _module_of(command: str) -> str:
+    return f"{__package__}.{command.replace('-', '_')}"
+
+
 class Commands(click.Group):
     """Subcommands that are imported when they are asked for. A first argument that is none of them
     is a source, and means ``export``."""
@@ -56,9 +60,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(
-            f".{name.replace('-', '_')}", __package__
-        ).command
+        command: click.Command = importlib.import_module(_module_of(name)).command
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -143,7 +145,7 @@ def run_command(args: Sequence[str]) -> int:
             "TC590",
             f"{type(error).__name__}: {error}",
             notes=(f"in {last.name}, {last.filename}:{last.lineno}", "this is a bug in tcexport"),
-            tries=() if _asks_for_traceback(args) else ("again with -v for the traceback",),
+            tries=("again with -v for the traceback",) if _may_ask_for_traceback(args) else (),
         )
         print_failure((diagnostic,), form, place)
         if _asks_for_traceback(args):
@@ -171,6 +173,15 @@ def _asked_form(args: Sequence[str]) -> str:
 
 def _asks_for_traceback(args: Sequence[str]) -> bool:
     return "-v" in args or "--verbose" in args
+
+
+def _may_ask_for_traceback(args: Sequence[str]) -> bool:
+    """Whether the command has an option for it that is not given yet."""
+    name = args[0] if args and args[0] in COMMANDS else "export"
+    command = getattr(sys.modules.get(_module_of(name)), "command", None)
+    if command is None or _asks_for_traceback(args):
+        return False
+    return any("-v" in parameter.opts for parameter in command.params)
 
 
 def _print_traceback(error: BaseException) -> None:

@@ -31,9 +31,10 @@ def size_text(size: int) -> str:
     return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def shape_text(shape: Sequence[Expr]) -> str:
-    """A shape in the user's names: ``[batch, 2*seq, 16]``."""
-    return f"[{', '.join(render(size) for size in shape)}]"
+def shape_text(shape: Sequence[Expr | None]) -> str:
+    """A shape in the user's names: ``[batch, 2*seq, 16]``; ``?`` for a size (None) that depends on
+    data, and is known after the call only."""
+    return f"[{', '.join('?' if size is None else render(size) for size in shape)}]"
 
 
 def limits(dim: Dim) -> str:

@@ -409,6 +409,20 @@ def test_a_fault_of_ours_says_so(
     assert "error[TC590] ZeroDivisionError: division by zero" in found.err
     assert "this is a bug in tcexport" in found.err
     assert "Traceback" not in found.err
+    assert "try:" not in found.err  # `explain` has no -v
+
+
+def test_a_fault_of_ours_advises_v_where_there_is_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tcexport.tools import export
+
+    monkeypatch.setattr(export.command, "callback", lambda **options: 1 / 0)
+    for given in (["model.py"], ["export", "model.py"]):
+        assert "try: again with -v" in Typed(capsys, *given).err
+        found = Typed(capsys, *given, "-v").err
+        assert "Traceback" in found
+        assert "again with -v" not in found
 
 
 # --- the package ----------------------------------------------------------------------------------

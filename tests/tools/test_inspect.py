@@ -45,14 +45,15 @@ def bundle(tmp_path: Path) -> str:
         outputs=(
             TensorOutput("[0]", "float32", (4, ("*", 2, "seq"), 512), 0),
             SizeOutput("[1]", ("+", "seq", 1)),
+            TensorOutput("[2]", "int64", (None, 2), 1),
         ),
-        result=TupleNode((Leaf(0), Leaf(1))),
+        result=TupleNode((Leaf(0), Leaf(1), Leaf(2))),
     )
     manifest = Manifest(
         format_version=1,
         model="Encoder",
         contract=contract,
-        entry=Entry("main", (0,), ("seq",), (), 1),
+        entry=Entry("main", (0,), ("seq",), (), 2),
         targets=(Target("cpu:x86-64-v3", "linux", "x86_64", "x86-64-v3", "2.27", "model.so"),),
         runtimes=(),
         provenance=Provenance("0.1.0", "model.py", "ab" * 32, {"dynamic": "seq"}, {}, "gcc 12"),
@@ -79,6 +80,7 @@ def test_everything_is_shown_in_the_users_names(
         "  0 <= input_ids <= 29999, each value  index of embedding",
         "  [0]   float32  [4, 2*seq, 512]",
         "  [1]   int      seq + 1",
+        "  [2]   int64    [?, 2]",
         "  cpu:x86-64-v3  linux-x86_64  x86-64-v3  2.27   model.so",
         "  option    dynamic=seq",
         f"  source    model.py  sha256 {'ab' * 32}",
@@ -103,6 +105,7 @@ def test_json_is_the_manifest(bundle: str, capsys: pytest.CaptureFixture[str]) -
     data = json.loads(capsys.readouterr().out)
     assert data["contract"]["dims"][0]["name"] == "seq"
     assert data["members"][0]["size"] == 28
+    assert data["contract"]["outputs"][2]["shape"] == [None, 2]
     assert run_command(["inspect", bundle, "--guards", "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [guard["expr"] for guard in data["guards"]] == [["==", ["%", "seq", 2], 0]]
