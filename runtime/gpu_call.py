@@ -191,9 +191,12 @@ class GpuCalls:
                 results = self._on_device(worker, staging, leaves, sizes, there)
         except (GuardError, InternalError):
             raise
-        except Exception as error:  # CudaError, or what tvm_ffi's C++ side names
+        except BaseException as error:
             self._device.settle()
-            raise self._model._stopped(error, 0) from None
+            failure = self._model._stopped(error, 0, isinstance(error, CudaError))
+            if failure is error:
+                raise
+            raise failure from None
         counts.calls[0] += 1
         counts.nanoseconds += time.perf_counter_ns() - began
         return results

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .cuda import GpuMemory
 
 _HERE = POOLS.here
+_RAISED_BY_FFI = "__tvm_ffi_error__"  # what tvm_ffi notes on an exception that its C++ side names
 
 OnViolation = Callable[[tuple[Any, ...], dict[str, Any], GuardError], Any]
 
@@ -445,8 +446,11 @@ class Model:
                 tensors = worker.run_into(number, *arguments, *given)
             else:
                 tensors = worker.run(number, *arguments)
-        except Exception as error:  # tvm_ffi raises what its C++ side names
-            raise self._stopped(error, number) from None
+        except BaseException as error:
+            failure = self._stopped(error, number)
+            if failure is error:
+                raise
+            raise failure from None
         took = time.perf_counter_ns() - began
         if session is not None:
             session.broken = False
@@ -517,9 +521,12 @@ class Model:
         """Let every call go the long way, where it can be held up. (`shutdown` calls this.)"""
         self._shorts = {}
 
-    def _stopped(self, error: BaseException, variant: int) -> BaseException:
-        """What to raise for what the compiled code raised."""
-        del self._local.worker  # its VM stopped in the middle
+    def _stopped(self, error: BaseException, variant: int, ours: bool = False) -> BaseException:
+        """What to raise for what a call of the compiled code raised: ``error`` itself where that is
+        not the code's, as what the handler of a signal raises meanwhile."""
+        self._local.__dict__.pop("worker", None)  # its VM stopped in the middle
+        if not hasattr(error, _RAISED_BY_FFI) and not ours:
+            return error
         contract = self._routes[variant].contract
         return computed_violation(contract, str(error)) or self._failed(error)
 

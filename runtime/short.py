@@ -85,22 +85,27 @@ class _Numpy:
         }  # fmt: skip
 
     def take(self, at: int, index: int, empty: bool) -> list[str]:
-        """The TVM tensor x, its address p, and the slot s of a copy if there had to be one."""
+        """The TVM tensor x, its address p, and in s whether there has to be a copy (then its slot)."""
         return [
             *([f"if not a{index}.size: return MISS"] if empty else []),
             f"x{at} = from_dlpack(a{index}.__dlpack__(max_version=V))",
             f"p{at} = x{at}.data_ptr()",
-            f"if p{at} % {ALIGNMENT} or not x{at}.is_contiguous():",
+            f"s{at} = p{at} % {ALIGNMENT} or not x{at}.is_contiguous()",
+        ]
+
+    def copied(self, at: int, index: int) -> list[str]:
+        """The copy, where there has to be one. It takes long: what a handler of a signal raises then
+        must not be taken for a miss."""
+        return [
+            f"if s{at}:",
             f"    s{at} = worker.staging.copy(a{index}, t{at})",
             f"    x{at} = s{at}.tensor",
             f"    p{at} = x{at}.data_ptr()",
-            "else:",
-            f"    s{at} = None",
         ]
 
     def ended(self, at: int) -> list[str]:
         return [
-            f"if s{at} is not None:",
+            f"if s{at}:",
             "    counts.copies += 1",
             f"    counts.copied_bytes += s{at}.memory.nbytes",
             f"    worker.staging.give_back(s{at})",
@@ -126,6 +131,9 @@ class _Torch:
             f"p{at} = x{at}.data_ptr()",
             f"if not p{at} or p{at} % {ALIGNMENT} or not x{at}.is_contiguous(): return MISS",
         ]
+
+    def copied(self, at: int, index: int) -> list[str]:
+        return []
 
     def ended(self, at: int) -> list[str]:
         return []
@@ -166,6 +174,8 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
     inner.append("function = worker.functions[variant]")
     lines += [f"    {line}" for line in inner]
     lines += ["except Exception:", "    return MISS"]  # the long way finds out what it was
+    for at, (index, _, _) in enumerate(way.taken):
+        lines += library.copied(at, index)
     tensors = ", ".join(f"x{at}" for at in range(taken))
     call = f"function({tensors}, shape)" if any(way.sized) else f"function({tensors})"
     if not uniform:
@@ -174,8 +184,10 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
         "began = clock()",
         "try:",
         f"    answer = {call}",
-        "except Exception as error:",
-        "    raise stopped(error, variant) from None",
+        "except BaseException as error:",
+        "    failure = stopped(error, variant)",
+        "    if failure is error: raise",
+        "    raise failure from None",
         "counts = worker.counts",
         "counts.nanoseconds += clock() - began",
         "counts.calls[variant] += 1",
@@ -198,7 +210,8 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
     lines.append(f"return {given[0]}" if alone else f"return build(({', '.join(given)},))")
     ffi = load_ffi()
     scope: dict[str, Any] = {
-        "__builtins__": {}, "type": type, "Exception": Exception, "MISS": MISS, "check": check,
+        "__builtins__": {}, "type": type, "Exception": Exception, "BaseException": BaseException,
+        "MISS": MISS, "check": check,
         "local": way.local, "here": way.here, "threads": way.threads, "stopped": way.stopped,
         "build": way.build, "sized": tuple(way.sized), "clock": time.perf_counter_ns,
         "Array": ffi.Array,
