@@ -164,6 +164,10 @@ def see(value: Any, elsewhere: tuple[int, int] = CPU) -> Seen:
         raise NotATensor(
             f"a {type(value).__name__} that DLPack does not carry ({reason[0] if reason else ''})"
         ) from None
+    if not tensor.data_ptr() and tensor.numel():
+        # Such as torch's fake tensors, which have a shape alone, and its zeros that take no memory.
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise NotATensor(f"a tensor without data ({kind})", "a tensor with memory: torch.zeros(…)")
     try:
         dtype = str(tensor.dtype)
     except ValueError:  # one that TVM has no name for: complex numbers, among others

@@ -79,3 +79,15 @@ def test_tensors_of_another_kind_are_refused(
     with pytest.raises(GuardError) as error:
         load(added)(tensor)
     assert (error.value.code, error.value.argument) == (refusal, "x")
+
+
+def test_a_tensor_without_data_is_refused_and_an_empty_one_is_not(added: Path) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model = load(added)
+    with FakeTensorMode():
+        fake = torch.zeros(2, 4)
+    for without in (fake, torch._efficientzerotensor((2, 4))):
+        model(torch.ones(2, 4))
+        with pytest.raises(GuardError, match=r"TC303.*x: got a tensor without data"):
+            model(without)
