@@ -169,6 +169,8 @@ def _judge(
             refused.append(_fixed_by_trace(name, span.lo, limits))
             continue
         needed = [guard for guard in (limits.lo, limits.hi, limits.step) if guard is not None]
+        # A promise is never cut without a word.
+        needed = needed or [e.guard for e in fitted.broken if name in dims_of(e.guard.expr)]
         if not request.given:
             notes += [_excluded_untried(name, each) for each in needed if each in untried]
             continue

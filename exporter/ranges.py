@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import sympy
 
 from ..artifacts.contract import Guard
 from ..artifacts.expr import dims_of
@@ -123,44 +124,35 @@ def _narrowed(name: str, span: Span, around: int, guards: Sequence[Guard]) -> tu
     narrowed = _progression(span, sizes, allowed, index)
     if narrowed is None:
         return span, Limits()
-    everything = {position: np.flatnonzero(~mask) for position, mask in fine.items()}
 
-    def culprit(size: int) -> Guard | None:
-        at = (size - span.lo) // span.step
-        for position, failing in everything.items():
-            if at in failing:
-                return guards[position]
-        return None
+    def culprit(dropped: np.ndarray) -> Guard | None:
+        """Of the guards, the first that fails at the first of these sizes at which any does."""
+        failing = np.flatnonzero(dropped & ~allowed)
+        if not failing.size:
+            return None
+        return next(guards[position] for position, mask in fine.items() if not mask[failing[0]])
 
-    lower, upper = narrowed.lo - narrowed.step, None
-    if narrowed.hi is not None:
-        upper = narrowed.hi + narrowed.step
+    top = sizes[-1] if narrowed.hi is None else narrowed.hi
+    skipped = (sizes > narrowed.lo) & (sizes < top) & ((sizes - narrowed.lo) % narrowed.step != 0)
     return narrowed, Limits(
-        culprit(lower) if lower >= span.lo else None,
-        culprit(upper) if upper is not None else None,
-        culprit(narrowed.lo + span.step) if narrowed.step != span.step else None,
+        culprit(sizes == narrowed.lo - narrowed.step),
+        culprit(sizes == top + narrowed.step),
+        culprit(skipped),
     )
 
 
 def _progression(span: Span, sizes: np.ndarray, allowed: np.ndarray, index: int) -> Span | None:
-    """The progression through ``sizes[index]`` with the most allowed sizes; None if there is none."""
+    """The progression through ``sizes[index]`` with the most allowed sizes; None if there is none.
+
+    Sizes are left out between its ends where those that fail come back again and again, as of
+    ``n % 4 == 0``. Around a hole, as of ``n != 7``, it ends instead: what a step would keep is not what
+    the guard says. Only a size that has no neighbour is not left alone.
+    """
     if not 0 <= index < sizes.size or not allowed[index]:
         return None
-    best: tuple[int, int, int, int] | None = None
-    for stride in range(1, min(_MAX_STEP, sizes.size) + 1):
-        if best is not None and sizes.size // stride < best[0]:
-            break
-        line = allowed[index % stride :: stride]
-        at = index // stride
-        holes = np.flatnonzero(~line)
-        below = holes[holes < at]
-        above = holes[holes > at]
-        first = int(below[-1]) + 1 if below.size else 0
-        last = int(above[0]) - 1 if above.size else line.size - 1
-        count = last - first + 1
-        if best is None or count > best[0]:
-            best = (count, stride, first * stride + index % stride, last * stride + index % stride)
-    assert best is not None
+    best = _best_stride(allowed, index, recurrent=True)
+    if best[0] == 1:
+        best = _best_stride(allowed, index, recurrent=False)
     _, stride, first, last = best
     open_above = last + stride >= sizes.size
     hi: int | None = int(sizes[last])
@@ -172,6 +164,47 @@ def _progression(span: Span, sizes: np.ndarray, allowed: np.ndarray, index: int)
     elif open_above and span.hi is not None and stride == 1:
         hi = span.hi
     return Span(int(sizes[first]), hi, stride * span.step)
+
+
+def _best_stride(allowed: np.ndarray, index: int, *, recurrent: bool) -> tuple[int, int, int, int]:
+    """``(count, stride, first, last)``, the indices of the most sizes a stride apart, all allowed.
+
+    Args:
+        recurrent: only strides of which no finer part would do.
+    """
+    failing = np.concatenate([[0], np.cumsum(~allowed)])
+    best: tuple[int, int, int, int] | None = None
+    for stride in range(1, min(_MAX_STEP, allowed.size) + 1):
+        if best is not None and allowed.size // stride < best[0]:
+            break
+        line = allowed[index % stride :: stride]
+        at = index // stride
+        holes = np.flatnonzero(~line)
+        below = holes[holes < at]
+        above = holes[holes > at]
+        first = int(below[-1]) + 1 if below.size else 0
+        last = int(above[0]) - 1 if above.size else line.size - 1
+        count = last - first + 1
+        if best is not None and count <= best[0]:
+            continue
+        first, last = (end * stride + index % stride for end in (first, last))
+        if stride > 1 and recurrent:
+            if failing[last + 1] - failing[first] < max(2, (count + 1) // 2):
+                continue  # too few to be in more than half of the gaps
+            if not _recurs(allowed, stride, first, last):
+                continue
+        best = (count, stride, first, last)
+    assert best is not None
+    return best
+
+
+def _recurs(allowed: np.ndarray, stride: int, first: int, last: int) -> bool:
+    """Whether no finer stride would do: of each, sizes fail in most gaps, and in two at least."""
+    for prime in sympy.primefactors(stride):
+        finer = allowed[first : last : stride // prime].reshape(-1, prime)[:, 1:]
+        if np.count_nonzero(~finer.all(axis=1)) < max(2, finer.shape[0] // 2 + 1):
+            return False
+    return True
 
 
 def _project(

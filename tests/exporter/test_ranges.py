@@ -20,7 +20,7 @@ from tcexport.exporter.derive import _needed
 from tcexport.exporter.export import check
 from tcexport.exporter.options import DimRequest
 from tcexport.exporter.prove import Span, holds
-from tcexport.exporter.ranges import Request, fit
+from tcexport.exporter.ranges import Limits, Request, fit
 from tcexport.exporter.source import source_in_memory
 
 DIMS = ("a", "b")
@@ -181,3 +181,91 @@ def test_a_quotient_that_python_rounds_is_checked_as_integers_are() -> None:
     with pytest.raises(ExportError) as refusal:
         check(source, dynamic={"n": DimRequest(2, 64)})
     assert refusal.value.code == "TC210" and "(tried, works)" in str(refusal.value)
+
+
+@settings(max_examples=300, deadline=None)
+@given(spans, st.lists(st.integers(0, 30), min_size=1, max_size=3), st.data())
+def test_a_range_that_shrinks_names_a_guard_that_fails_at_a_size_left_out(
+    span: Span, holes: list[int], data: st.DataObject
+) -> None:
+    example = data.draw(st.sampled_from(sizes_of(span)))
+    guards = [guard(("!=", "a", hole)) for hole in holes if hole != example]
+    guards += data.draw(st.sampled_from([[], [guard(("==", ("%", "a", 2), example % 2))]]))
+    fitted = fit({"a": Request(span, given=True)}, {"a": example}, guards)
+    found, limits = fitted.spans["a"], fitted.limits["a"]
+    dropped = set(sizes_of(span)) - set(sizes_of(found))
+    needed = [each for each in (limits.lo, limits.hi, limits.step) if each is not None]
+    assert bool(dropped) == bool(needed)
+    for each in needed:
+        assert any(not true_at(each.expr, {"a": size}) for size in dropped)
+
+
+@pytest.mark.parametrize(
+    "asked, example, holes, found",
+    [
+        (Span(1, 64), 5, (7,), "1..6"),  # not 2..62:3, which is more sizes and misses 7 by chance
+        (Span(4, 4096), 5, (7,), "4..6"),
+        (Span(1, None), 5, (7,), "1..6"),
+        (Span(1, 64), 5, (1,), "2..64"),
+        (Span(1, 64), 5, (64,), "1..63"),
+        (Span(1, 64), 20, (7, 31), "8..30"),
+        (Span(1, 64), 5, (3, 7), "4..6"),
+        (Span(2, 64, 2), 6, (10,), "2..8:2"),
+        (Span(6, 64), 6, (7,), "6..64:2"),  # alone otherwise
+    ],
+)
+def test_a_range_ends_at_a_hole(
+    asked: Span, example: int, holes: tuple[int, ...], found: str
+) -> None:
+    guards = [guard(("!=", "a", hole)) for hole in holes]
+    fitted = fit({"a": Request(asked, given=True)}, {"a": example}, guards)
+    assert str(fitted.spans["a"]) == found
+    assert fitted.limits["a"] != Limits()
+
+
+class Apart(nn.Module):
+    """Another answer at some sizes, or none."""
+
+    def __init__(self, *holes: int, raises: bool = False) -> None:
+        super().__init__()
+        self.holes, self.raises = holes, raises
+
+    def forward(self, x):
+        for hole in self.holes:
+            if x.shape[0] == hole:
+                if self.raises:
+                    raise ValueError(hole)
+                return x * 2
+        return x * 3
+
+
+@pytest.mark.parametrize(
+    "module, asked, example",
+    [
+        (Apart(7), DimRequest(1, 64), 5),
+        (Apart(7, raises=True), DimRequest(1, 64), 5),
+        (Apart(7), DimRequest(4, 4096), 5),
+        (Apart(7), DimRequest(1), 5),
+        (Apart(7, 40), DimRequest(1, 64), 12),
+        (Apart(10), DimRequest(2, 64, 2), 6),
+    ],
+)
+def test_a_hole_in_a_promise_is_refused_with_its_line(
+    module: Apart, asked: DimRequest, example: int
+) -> None:
+    source = source_in_memory(module.eval(), (torch.randn(example),), {}, {"x": ("n",)})
+    with pytest.raises(ExportError) as refusal:
+        check(source, dynamic={"n": asked})
+    found = [each for each in refusal.value.diagnostics if "the trace needs" in each.message]
+    assert {each.code for each in found} == {"TC210"}
+    for hole, each in zip(module.holes, found, strict=True):
+        assert each.message.endswith(f"the trace needs n != {hole}")
+        assert each.location is not None and each.location.text == "if x.shape[0] == hole:"
+
+
+def test_what_limits_a_range_that_nobody_gave_is_told() -> None:
+    source = source_in_memory(Apart(7).eval(), (torch.randn(5),), {}, {"x": ("n",)})
+    (dim,) = check(source, dynamic={"n": None}).dims
+    assert dim.span() == "1..6"
+    location = dim.hi_from.location
+    assert location is not None and location.text == "if x.shape[0] == hole:"
