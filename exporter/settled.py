@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind
 
+from ..lowering.checks import CHECK_INDEX, REQUIRE
+
 Number = Callable[[Any], "int | None"]
 
 _LARGEST = 1 << 20  # elements
@@ -77,7 +79,34 @@ def _is_computed(node: torch.fx.Node) -> bool:
         and isinstance(node.target, torch._ops.OpOverload)
         and node.target.namespace == "aten"
         and torch.Tag.nondeterministic_seeded not in node.target.tags
+        and not node.target._schema.is_mutable
+        and "empty" not in node.target._opname  # whatever lies there
     )
+
+
+def passing(
+    program: torch.export.ExportedProgram,
+    known: Mapping[torch.fx.Node, torch.Tensor],
+    number: Number,
+) -> frozenset[torch.fx.Node]:
+    """The checks whose values are all known, and hold."""
+    found = []
+    for node in program.graph.nodes:
+        if node.target not in (CHECK_INDEX, REQUIRE, *_ASSERTIONS):
+            continue
+        arguments = _arguments((node.args, node.kwargs), known, number)
+        if arguments is None:
+            continue
+        args, kwargs = arguments
+        try:
+            node.target(*args, **kwargs)
+        except Exception:  # a check that fails stays one
+            continue
+        found.append(node)
+    return frozenset(found)
+
+
+_ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 
 
 def _is_small(shape: list[int | None]) -> bool:
@@ -106,8 +135,41 @@ def _arguments(value: Any, known: Mapping[torch.fx.Node, torch.Tensor], number: 
 
 def adds_nothing(node: torch.fx.Node, known: Mapping[torch.fx.Node, torch.Tensor]) -> bool:
     """Whether a node is zeros, also repeated along axes of open size."""
+    values = _values(node, known)
+    return values is not None and not bool(values.any())
+
+
+def masks_nothing(node: torch.fx.Node, known: Mapping[torch.fx.Node, torch.Tensor]) -> bool:
+    """Whether an attention's mask leaves all as it is: what is True is seen, or zeros are added."""
+    if node.meta["val"].dtype != torch.bool:
+        return adds_nothing(node, known)
+    values = _values(node, known)
+    return values is not None and values.dtype == torch.bool and bool(values.all())
+
+
+def _values(
+    node: torch.fx.Node, known: Mapping[torch.fx.Node, torch.Tensor]
+) -> torch.Tensor | None:
+    """What a node is made of: all of its values are among these, perhaps in another dtype."""
     while node not in known:
         if node.target not in _MOVED or not isinstance(node.args[0], torch.fx.Node):
-            return False
+            return None
         node = node.args[0]
-    return not bool(known[node].any())
+    return known[node]
+
+
+def same_bits(one: Any, two: Any) -> bool:
+    """Whether two tensors have the same type and hold the same bits: 0.0 is not -0.0, and a NaN is
+    itself. What is no plain tensor is the same only as itself."""
+    plain = (torch.Tensor, torch.nn.Parameter)
+    if type(one) not in plain or type(two) not in plain:
+        return one is not None and one is two
+    if any(each.layout is not torch.strided or each.is_quantized for each in (one, two)):
+        return one is two
+    if (one.dtype, one.device, one.shape) != (two.dtype, two.device, two.shape):
+        return False
+    if one.data_ptr() == two.data_ptr() and one.stride() == two.stride():
+        return True
+    sides = [each.detach().resolve_conj().resolve_neg() for each in (one, two)]
+    bits = [each.contiguous().reshape(-1).view(torch.uint8) for each in sides]
+    return torch.equal(*bits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -142,7 +143,7 @@ class Looked(nn.Module):
         self.table = nn.Embedding(66, 16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mask = torch.full((x.shape[1], x.shape[1]), -1.0)
+        mask = torch.full((x.shape[1], x.shape[1]), 1.0)
         if x.shape[1] != 1:
             mask = torch.triu(mask, diagonal=1)
         mask = mask * (torch.arange(x.shape[1]) > torch.arange(x.shape[1])[:, None])
@@ -154,3 +155,124 @@ def test_checks_of_computed_rows_do_not_count_as_another_graph() -> None:
     report = checked(Looked(), ids, ("batch", "seq"), SEQ)
     assert [dim.span() for dim in report.dims] == ["1..4", "1..40"]
     assert len(report.contract.computed_guards) == 1
+
+
+# --- what looks the same at seven, and is not -------------------------------------------------------
+
+
+def constants(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.tensor(0.5) if x.shape[1] == 7 else x * torch.tensor(2.0)
+
+
+def signs_of_zero(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.tensor(0.0) if x.shape[1] == 7 else x * torch.tensor(-0.0)
+
+
+def signs_of_zero_written_out(x: torch.Tensor) -> torch.Tensor:
+    return x * 0.0 if x.shape[1] == 7 else x * -0.0
+
+
+def nothing_seen(x: torch.Tensor) -> torch.Tensor:
+    """A mask of no True lets no key be seen; one of zeros would let all."""
+    n, mask = x.shape[1], None
+    if n != 7:
+        mask = (torch.arange(n)[:, None] * 0 + torch.arange(n) * 0 + n) != 7
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+def keys(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"a": x * 2} if x.shape[1] == 7 else {"b": x * 2}
+
+
+def asserted_at_seven(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[1] == 7:
+        torch._assert_async((x > 0).all(), "positive")
+    return x * 2
+
+
+def asserted_elsewhere(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[1] != 7:
+        torch._assert_async((x > 0).all(), "positive")
+    return x * 2
+
+
+def asserts_another(x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async((x > 0).all() if x.shape[1] == 7 else (x > -1).all(), "high enough")
+    return x * 2
+
+
+def arms(x: torch.Tensor) -> torch.Tensor:
+    """The same branch, but for a number inside of one arm."""
+    other = (lambda x: x * 3) if x.shape[1] == 7 else (lambda x: x * 4)
+    return torch.cond(x.sum() > 0, lambda x: x * 2, other, (x,))
+
+
+class Writes(nn.Module):
+    """To another state at seven."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("a", torch.zeros(()))
+        self.register_buffer("b", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (self.a if x.shape[1] == 7 else self.b).copy_(x.sum())
+        return x * 2
+
+
+class Of(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+OTHER_AT_SEVEN = [
+    constants,
+    signs_of_zero,
+    signs_of_zero_written_out,
+    nothing_seen,
+    keys,
+    asserted_at_seven,
+    asserted_elsewhere,
+    asserts_another,
+    arms,
+]
+
+
+@pytest.mark.parametrize(
+    "module", [*map(Of, OTHER_AT_SEVEN), Writes()],
+    ids=[*(each.__name__ for each in OTHER_AT_SEVEN), "writes"],
+)  # fmt: skip
+def test_what_is_another_model_at_one_size_keeps_the_size_out(module: nn.Module) -> None:
+    with pytest.raises(tcexport.ExportError) as refusal:
+        checked(module, torch.rand(2, 5, 4), (None, "n", None), {"n": DimRequest(1, 64)})
+    assert refusal.value.code == "TC210"
+    assert "n != 7" in str(refusal.value)
+
+
+def all_seen(x: torch.Tensor) -> torch.Tensor:
+    n, mask = x.shape[1], None
+    if n != 7:
+        mask = torch.arange(n)[:, None] * 0 + torch.arange(n) >= 0
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+def same_checks_and_arms(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    torch._assert_async((x > 0).all(), "positive")
+    y = torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
+    if x.shape[1] != 7:
+        y = y + torch.zeros(x.shape[1], 1)
+    return {"y": y}
+
+
+@pytest.mark.parametrize("function", [all_seen, same_checks_and_arms])
+def test_what_is_the_same_at_one_size_is_served(function: Any) -> None:
+    report = checked(Of(function), torch.rand(2, 5, 4), (None, "n", None), {"n": DimRequest(1, 64)})
+    assert [dim.span() for dim in report.dims] == ["1..64"]
+    assert not report.contract.guards
