@@ -26,7 +26,9 @@ from torch.utils._sympy.functions import (
     TruncToInt,
 )
 
+from ..artifacts.contract import MAX_SIZE
 from ..artifacts.expr import ARITHMETIC, ARITY, Expr, dims_of, evaluate
+from ..artifacts.prove import Span, bounds
 
 
 class Untranslatable(Exception):
@@ -84,7 +86,7 @@ def to_expr(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
             raise Untranslatable("{} has a fraction", expression)
         return fold("*", *each())
     if isinstance(expression, (FloorDiv, CleanDiv)):
-        return fold("//", *each())
+        return fold("//", *_over_positive(*each()))
     if isinstance(expression, (Mod, PythonMod)):
         return fold("%", *each())
     if isinstance(expression, (Max, sympy.Max)):
@@ -96,26 +98,66 @@ def to_expr(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
         if power.is_Integer and 1 <= int(power) <= _MAX_POWER:
             return fold("*", *[to_expr(base, dims)] * int(power))
         raise Untranslatable("{} is not a small power", expression)
-    if isinstance(expression, (CeilToInt, FloorToInt, TruncToInt)) and isinstance(
-        expression.args[0], IntTrueDiv
-    ):
-        # Of sizes, which are below 2**52, where the float is never on another side of an integer.
-        numerator, denominator = (to_expr(argument, dims) for argument in expression.args[0].args)
-        if isinstance(expression, CeilToInt):
-            rest = denominator - 1 if isinstance(denominator, int) else ("-", denominator, 1)
-            numerator = fold("+", numerator, rest)
-        return fold("//", numerator, denominator)
-    if isinstance(expression, (FloorToInt, TruncToInt)):
-        scaled = _scaled(expression.args[0])
-        if scaled is not None:
-            factor, inner, divisor = scaled
-            return fold("//", fold("*", factor, to_expr(inner, dims)), divisor)
+    if isinstance(expression, (CeilToInt, FloorToInt, TruncToInt)):
+        quotient = _quotient(expression.args[0], dims)
+        if quotient is not None:
+            return _rounded(type(expression), *quotient, dims)
     for relation, op in _RELATIONS.items():
         if isinstance(expression, relation):
             return fold(op, *[to_expr(_whole(side), dims) for side in expression.args])
     raise Untranslatable(
         "{} is none of the numbers and conditions that a guard can hold", expression
     )
+
+
+def _quotient(number: Any, dims: Mapping[sympy.Symbol, Expr]) -> tuple[Expr, Expr] | None:
+    """The numerator and the denominator of a float that is a quotient of integers; else None."""
+    if isinstance(number, IntTrueDiv):
+        # Of sizes, which are below 2**52, where the float is never on another side of an integer.
+        numerator, denominator = (to_expr(argument, dims) for argument in number.args)
+        return _over_positive(numerator, denominator)
+    scaled = _scaled(number)
+    if scaled is None:
+        return None
+    factor, inner, divisor = scaled
+    return fold("*", factor, to_expr(inner, dims)), divisor
+
+
+def _over_positive(numerator: Expr, denominator: Expr) -> tuple[Expr, Expr]:
+    """The same quotient with a denominator that is no negative number."""
+    if isinstance(denominator, int) and denominator < 0:
+        return fold("-", 0, numerator), -denominator
+    return numerator, denominator
+
+
+def _rounded(
+    rounding: Any, numerator: Expr, denominator: Expr, dims: Mapping[sympy.Symbol, Expr]
+) -> Expr:
+    """A quotient, rounded as ``math.ceil``, ``math.floor`` or ``int`` (towards zero) rounds it.
+
+    It has no value where the denominator is not positive, as every division.
+    """
+    if rounding is CeilToInt:
+        rest = denominator - 1 if isinstance(denominator, int) else fold("-", denominator, 1)
+        return fold("//", fold("+", numerator, rest), denominator)
+    if rounding is FloorToInt or _lowest(numerator, dims) >= 0:
+        return fold("//", numerator, denominator)
+    above = fold("//", fold("max", numerator, 0), denominator)
+    below = fold("//", fold("max", fold("-", 0, numerator), 0), denominator)
+    return fold("-", above, below)
+
+
+def _lowest(expr: Expr, dims: Mapping[sympy.Symbol, Expr]) -> float:
+    """A bound below a number over the dims, of which sizes are known not to be negative.
+
+    Zero is among the sizes, though torch takes them to be positive; values of integers may be any.
+    """
+    sizes: dict[str, Span] = {}
+    for symbol, meaning in dims.items():
+        lo = 0 if symbol.is_nonnegative else -MAX_SIZE
+        for name in dims_of(meaning):
+            sizes[name] = Span(max(lo, sizes[name].lo) if name in sizes else lo, None)
+    return bounds(expr, sizes)[0]
 
 
 def _whole(number: Any) -> Any:
