@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch._export.serde.serialize import _SYM_OPS, SerializeError
 from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
@@ -23,6 +24,7 @@ from ..artifacts.logs import log
 from ..artifacts.manifest import Parameters
 from ..artifacts.states import StateTensor
 from .asserted import Asserted
+from .locations import user_location
 from .own_ops import OwnKernel, put_in
 from .survey import OpUse
 from .targets import CPU_TARGETS, target_named
@@ -182,7 +184,7 @@ def _asked(
     workdir = Path(request.workdir)
     for number, (program, path) in enumerate(zip(programs, request.programs, strict=True)):
         with _flat(program), put_in(program, () if number else request.own):
-            torch.export.save(program, path)
+            _save(program, path)
     request_path = workdir / "request.json"
     request_path.write_bytes(msgspec.json.encode(request))
     answer_path(workdir).unlink(missing_ok=True)
@@ -193,6 +195,31 @@ def _asked(
         for row in answer.ops:
             listener.info("%s", row)
     return answer
+
+
+def _save(program: torch.export.ExportedProgram, path: str) -> None:
+    """Torch saves few functions of numbers; of another one, TC211 with the line."""
+    try:
+        torch.export.save(program, path)
+    except SerializeError as error:
+        for node in program.graph.nodes:
+            number = isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
+            known = isinstance(node.target, torch._ops.OpOverload) or node.target in _SYM_OPS
+            if node.op == "call_function" and number and not known:
+                raise ExportError(_unsaved(node)) from error
+        raise
+
+
+def _unsaved(node: torch.fx.Node) -> Diagnostic:
+    name = getattr(node.target, "__name__", str(node.target))
+    return Diagnostic(
+        "TC211",
+        f"the graph computes a size by {name}(), which torch can't save in a program",
+        location=user_location(node.meta.get("stack_trace")),
+        tries=(
+            "compute it of integers: -(-a // b) for math.ceil(a / b), a // b for math.floor(a / b)",
+        ),
+    )
 
 
 @contextmanager
