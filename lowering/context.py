@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 from tvm import relax, te, tirx
+from tvm.ir import Op
 from tvm.tirx.script.builder import ir as T
 
 from ..artifacts.recipes import FLOATS, Steps
@@ -25,6 +26,7 @@ from .weights import WeightStore
 Build = Callable[..., te.Tensor]
 Emit = Callable[[Symbols, list[tirx.Buffer], list[tirx.Buffer]], None]
 
+_RESHAPE = Op.get("relax.reshape")
 _OPAQUE = 8  # FuseOps leaves a function of this pattern alone
 _SMALL = 1 << 14  # elements of a constant that is converted at export, in a copy of its own
 
@@ -339,6 +341,17 @@ class Context:
     def rows(self, tensor: Tensor) -> Tensor:
         """``[..., n]`` as a matrix ``[rows, n]``."""
         return self.reshape(tensor, (product(tensor.shape[:-1]), tensor.shape[-1]))
+
+    def memory_of(self, variable: relax.Var) -> relax.Var:
+        """The variable in whose memory another one lies: before reshapes."""
+        while True:
+            value = self.builder.lookup_binding(variable)
+            if isinstance(value, relax.Var):
+                variable = value
+            elif isinstance(value, relax.Call) and value.op == _RESHAPE:
+                variable = value.args[0]
+            else:
+                return variable
 
     def copy(self, tensor: Tensor) -> Tensor:
         """The same elements in memory of their own."""

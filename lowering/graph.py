@@ -304,8 +304,10 @@ class _Importer:
                 yield self._read(value)
 
     def _results(self) -> list[relax.Var]:
-        """The tensors among the outputs, in order, none in memory that is the caller's."""
-        results = []
+        """The tensors among the outputs, in order, none in memory that is the caller's or another
+        result's: who writes to one must not change the other, even where eager's share memory."""
+        results: list[relax.Var] = []
+        taken: list[relax.Var] = []
         for value in self._outputs(OutputKind.USER_OUTPUT):
             if isinstance(value, Complex):
                 value = together(self.ctx, value)
@@ -313,6 +315,11 @@ class _Importer:
                 continue
             if value.argument:
                 value = self.ctx.copy(value)
+            memory = self.ctx.memory_of(self.ctx.variable(value))
+            if any(memory.same_as(other) for other in taken):
+                value = self.ctx.copy(value)
+                memory = self.ctx.variable(value)
+            taken.append(memory)
             results.append(self.ctx.variable(value))
         return results
 

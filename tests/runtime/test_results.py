@@ -102,3 +102,35 @@ def test_memory_of_a_large_call_goes_back_after_many_small_ones(path: Path) -> N
     for _ in range(100):
         model(_ids(1, 1, 0))
     assert spare.nbytes == 0
+
+
+class Shared(nn.Module):
+    """Results that share memory in eager, and a copy that a compiler may leave out."""
+
+    def forward(self, x):
+        y = x * 2
+        return y, y.clone(), y, y.reshape(-1), y.T, y.unsqueeze(0), x, x.clone(), x * 2
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("rows", [1, 400])  # by the short way, and into memory at hand
+def test_each_result_lies_in_memory_of_its_own(export_once, rows: int, library: str) -> None:
+    path = export_once(
+        "shared-results", Shared(), (torch.randn(4, 600),), axes={"x": ("rows", None)},
+        dynamic={"rows": (1, 512)},
+    )  # fmt: skip
+    model = tcexport.load(path)
+    x = torch.randn(rows, 600)
+    want = [each.clone() for each in Shared()(x)]
+    for _ in range(3):
+        given = x.clone()
+        results = [
+            torch.as_tensor(each) for each in model(given.numpy() if library == "numpy" else given)
+        ]
+        for number, result in enumerate(results):
+            torch.testing.assert_close(result, want[number])
+            result.fill_(number)
+        for number, result in enumerate(results):
+            assert (result == number).all()
+        assert torch.equal(given, x)
+        del results, result
