@@ -52,6 +52,16 @@ def symbols_of(sizes: Iterable[Any]) -> set[str]:
     }
 
 
+def wrapped(value: bool | int | float, dtype: str) -> bool | int | float:
+    """An int as a dtype of ints holds it, modulo 2**bits; anything else as it is."""
+    kind = dtype.rstrip("0123456789")
+    if kind not in ("int", "uint") or type(value) is not int:
+        return value
+    bits = int(dtype.removeprefix(kind))
+    value %= 1 << bits
+    return value - (1 << bits) if kind == "int" and value >> (bits - 1) else value
+
+
 def _pairwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return lambda *operands: reduce(function, operands)
 
@@ -159,16 +169,18 @@ class Symbols:
     def number(self, value: Scalar, dtype: str) -> Any:
         """A Python or sympy number as a TIR expression of a dtype.
 
-        Floating-point expressions are computed in double, as Python does, and rounded once.
+        Floating-point expressions are computed in double, as Python does, and rounded once. An int
+        that the dtype does not hold wraps, as torch's scalars do.
         """
         if dtype in ("float16", "bfloat16"):
             return self.number(value, "float32").astype(dtype)
         if isinstance(value, (bool, int, float)):
-            return tirx.const(value, dtype)
+            return tirx.const(wrapped(value, dtype), dtype)
         if getattr(value, "is_Boolean", False):
             return self.condition(value).astype(dtype)
         if value.is_number:
-            return tirx.const(int(value) if value.is_integer else float(value), dtype)
+            number = int(value) if value.is_integer else float(value)
+            return tirx.const(wrapped(number, dtype), dtype)
         if value.is_integer and type(value).__name__ != "ToFloat":
             return self.size(value).astype(dtype)
         return self._double(value).astype(dtype)

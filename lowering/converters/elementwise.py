@@ -19,7 +19,7 @@ from ..context import (
     result_dtype,
 )
 from ..kernels.prim_func import let, local, parallel, serial, store
-from ..symbols import Scalar, product
+from ..symbols import Scalar, product, wrapped
 from ..tensor import DTYPES, HALVES, TORCH_DTYPES, Tensor
 from .registry import converter
 
@@ -110,7 +110,8 @@ def is_float(dtype: str) -> bool:
 
 
 def constant(value: float, like: Any) -> Any:
-    return tirx.const(value, str(like.ty.dtype))
+    dtype = str(like.ty.dtype)
+    return tirx.const(wrapped(value, dtype), dtype)
 
 
 # `schedule_rest` turns tirx.max and tirx.min into forms that propagate NaN, and these functions of
@@ -352,7 +353,7 @@ def _scaled(alpha: Scalar, dtype: str) -> Callable[[Any], Any]:
         return lambda value: value
     if not isinstance(alpha, (int, float)):
         raise Unsupported(f"with alpha={alpha}")
-    return lambda value: value * tirx.const(alpha, dtype)
+    return lambda value: value * tirx.const(wrapped(alpha, dtype), dtype)
 
 
 @converter("aten.add.Tensor", "aten.add.Scalar")

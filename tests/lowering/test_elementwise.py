@@ -237,3 +237,23 @@ def test_numbers_do_not_change_a_tensors_dtype(agree) -> None:
         lambda x: x + x.shape[0] / 3,
     ]
     agree(functions, (floats(3, 4),), (floats(1, 1),), (floats(7, 2),))
+
+
+WRAPPED = [
+    lambda i: i + 200,
+    lambda i: 300 - i,
+    lambda i: i * -129,
+    lambda i: i.clamp(-100, 100),
+    lambda i: torch.where(i > 3, i, -1),
+    lambda i: i.masked_fill(i > 3, -1),
+    lambda i: i == -1,
+    lambda i: i < 300,
+    lambda i: i & 300,
+    lambda i: torch.maximum(i, torch.tensor(300)),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_a_number_that_the_dtype_does_not_hold_wraps_as_in_eager(agree, dtype: torch.dtype) -> None:
+    values = torch.tensor([[0, 1, 3, 4], [44, 100, 127, 255]]).to(dtype)
+    agree(WRAPPED, (values,), (values[:1, :1],))
