@@ -44,10 +44,10 @@ from .derive import (
 from .examples import AxisExprs, resized
 from .faithful import require_faithful, require_repeatable
 from .indices import require_bounded
+from .limits import DEFAULT_LIMIT
 from .ones import Retrace
 from .options import DimRequest, dynamic_from_python, parse_targets
 from .profiles import (
-    DEFAULT_LIMIT,
     Variants,
     cover_from_python,
     profiles_from_python,

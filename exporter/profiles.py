@@ -16,9 +16,9 @@ from ..artifacts.contract import MAX_SIZE
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.manifest import GENERAL, MAX_VARIANTS
 from ..artifacts.prove import Span
+from .limits import DEFAULT_LIMIT
 from .options import DimRequest, dynamic_from_python, is_dim_name, parse_dynamic
 
-DEFAULT_LIMIT = 8  # as torch's recompile_limit
 SPECIALIZE_FORMS = "NAME=SIZE,SIZE,… or NAME=LO..HI[:STEP]"
 _SPAN = re.compile(r"(?P<lo>\d+)(?:\.\.(?P<hi>\d+)(?::(?P<step>\d+))?)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")

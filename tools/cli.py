@@ -37,7 +37,6 @@ COMMANDS = (
     "explain",
     "bench",
     "advise",
-    "advise",
     "diff",
     "keygen",
     "sign",

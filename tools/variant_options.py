@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..exporter.profiles import DEFAULT_LIMIT
+from ..exporter.limits import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
     from ..exporter.options import DimRequest
@@ -38,10 +38,11 @@ class AskedVariants:
             UsageError: TC008.
         """
         from ..exporter.profiles import Variants, parse_cover, parse_profiles
-        from ..exporter.shapes import parse_shapes
 
         for option, text in zip(_SHAPES, self.shapes, strict=True):
             if text is not None:
+                from ..exporter.shapes import parse_shapes
+
                 parse_shapes(option, text)
         profiles = parse_profiles(self.specialize, self.profiles)
         return Variants(profiles, self.limit, parse_cover(self.cover))
