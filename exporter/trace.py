@@ -356,9 +356,9 @@ def _export(
 
 def _holds_autocast(program: ExportedProgram) -> bool:
     """Whether a part runs under autocast, whose results a strict trace of torch 2.13 has in the
-    dtype that they had without."""
+    dtype that they had without. (Where a region turns autocast off, nothing is cast.)"""
     return any(
-        node.target is torch.ops.higher_order.wrap_with_autocast
+        node.target is torch.ops.higher_order.wrap_with_autocast and node.args[2]
         for module in program.graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
         for node in module.graph.nodes
