@@ -16,7 +16,6 @@ from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.expr import render
 from ..artifacts.manifest import Manifest, Member
 from ..artifacts.names import printable
-from ..artifacts.prove import Span, bounds
 from .failures import in_colour
 from .partition import VARIANT_HEADS, svg, variant_rows
 from .tables import guard_rows, input_rows, limits, output_rows, size_text
@@ -123,6 +122,8 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
 
 def _memory_rows(manifest: Manifest) -> list[tuple[str, str]]:
     """What the compiled function allocates, beside arguments and weights; the largest sum counts."""
+    from ..artifacts.prove import Span, bounds  # with numpy, which --help does without
+
     if manifest.memory is None:
         return [("not known", "sizes within the model depend on data")]
     rows = []

@@ -116,8 +116,8 @@ def test_help_costs_less_than_150_ms_on_top_of_python(tmp_path: Path) -> None:
         (
             "inspct m.tcpkg",
             "error[TC008] there is no command inspct\n"
-            "  commands: export, check, inspect, run, explain, bench, diff, keygen, sign, "
-            "verify-signature, weights\n"
+            "  commands: export, check, inspect, run, explain, bench, advise, diff, keygen, "
+            "sign, verify-signature, weights\n"
             "  try: tcexport inspect\n",
         ),
         (
