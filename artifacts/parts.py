@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contract import Contract
+from .contract import Contract, Dim
 from .expr import Expr
-from .prove import Box, proved_by_intervals
+from .prove import Box, Span, proved_by_intervals
 
 _ALWAYS: Expr = ("==", 0, 0)
+
+
+def box_of(dims: Sequence[Dim]) -> dict[str, Span]:
+    """The ranges of dims, for a proof."""
+    return {dim.name: Span(dim.lo, dim.hi, dim.step) for dim in dims}
 
 
 def takes(contract: Contract, box: Box) -> Expr:

@@ -23,12 +23,12 @@ from ..artifacts.contract import (
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from ..artifacts.expr import Expr, dims_of
 from ..artifacts.logs import log
-from ..artifacts.parts import one_takes
+from ..artifacts.parts import box_of, one_takes
 from ..artifacts.prove import Span, holds, values_on
 from .derive import Derived
 from .profiles import span_text
 from .trace import Trace
-from .variants import Arm, box_of, intersection
+from .variants import Arm, intersection
 
 _MOST_SIZES = 1 << 20
 

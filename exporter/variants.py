@@ -14,6 +14,7 @@ from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from ..artifacts.expr import dims_of, evaluate, render
 from ..artifacts.manifest import GENERAL
 from ..artifacts.names import suggestions
+from ..artifacts.parts import box_of
 from ..artifacts.prove import Box, Span, holds
 from ..lowering.lower import Lowered
 from ..lowering.variants import ENTRY
@@ -209,11 +210,6 @@ def _narrowed(profile: Profile, derived: Derived) -> Derived:
             guards.append(guard)
     narrower = msgspec.structs.replace(contract, dims=tuple(dims), guards=tuple(guards))
     return replace(derived, contract=narrower)
-
-
-def box_of(dims: Sequence[Dim]) -> Box:
-    """The ranges of dims, for a proof."""
-    return {dim.name: Span(dim.lo, dim.hi, dim.step) for dim in dims}
 
 
 def _fixed(derived: Derived) -> dict[str, int]:

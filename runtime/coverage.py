@@ -13,7 +13,7 @@ from ..artifacts.contract import Contract, Dim, Origin
 from ..artifacts.errors import BundleError, Diagnostic, UsageError
 from ..artifacts.expr import Expr, dims_of, render
 from ..artifacts.manifest import Manifest, contract_of
-from ..artifacts.parts import one_takes
+from ..artifacts.parts import box_of, one_takes
 from ..artifacts.prove import MAX_POINTS, Span, holds
 
 Serves = Mapping[str, Sequence[Any]]
@@ -78,7 +78,7 @@ def coverage(contract: Contract, serves: Serves, parts: Sequence[Contract] = ())
             )
         )
     asked = {name: _span(name, value, dims) for name, value in serves.items()}
-    box = {name: asked.get(name) or Span(dim.lo, dim.hi, dim.step) for name, dim in dims.items()}
+    box = {**box_of(contract.dims), **asked}
     conditions: list[Condition] = []
     exprs: list[Expr] = []
     for name, span in asked.items():

@@ -11,9 +11,9 @@ import msgspec
 
 from ..artifacts.contract import Contract, Guard, Origin
 from ..artifacts.errors import BundleError, Diagnostic, UsageError
-from ..artifacts.expr import Expr
 from ..artifacts.manifest import Manifest
-from ..artifacts.prove import Span, bounds
+from ..artifacts.parts import box_of
+from ..artifacts.prove import bounds
 from .worker import Worker
 
 
@@ -41,7 +41,8 @@ def limited(contract: Contract, manifest: Manifest, limit: int, path: Path) -> C
                 tries=("a limit of the process: ulimit -v, MemoryMax=",),
             )
         )
-    least = max((least_bytes(contract, each) for each in manifest.memory), default=0)
+    box = box_of(contract.dims)
+    least = max((bounds(each, box)[0] for each in manifest.memory), default=0)
     if least > limit:
         raise BundleError(
             Diagnostic(
@@ -53,23 +54,6 @@ def limited(contract: Contract, manifest: Manifest, limit: int, path: Path) -> C
     origin = Origin(f"load(memory_limit={limit})")
     guards = [Guard(("<=", each, limit), origin) for each in manifest.memory]
     return msgspec.structs.replace(contract, guards=(*contract.guards, *guards))
-
-
-def least_bytes(contract: Contract, size: Expr) -> float:
-    """A sum of bytes where all dims are smallest, or less."""
-    return bounds(size, _box(contract))[0]
-
-
-def most_bytes(contract: Contract, manifest: Manifest) -> float | None:
-    """What a call may need within the ranges, or more; inf where a range has no end that counts, and
-    None where the bundle does not say."""
-    if manifest.memory is None:
-        return None
-    return max((bounds(each, _box(contract))[1] for each in manifest.memory), default=0)
-
-
-def _box(contract: Contract) -> dict[str, Span]:
-    return {dim.name: Span(dim.lo, dim.hi, dim.step) for dim in contract.dims}
 
 
 def give_back(workers: Iterable[Worker]) -> int | None:

@@ -17,7 +17,8 @@ import numpy as np
 from ..artifacts.contract import Contract, TensorOutput
 from ..artifacts.expr import Expr, dims_of
 from ..artifacts.manifest import Entry
-from ..artifacts.prove import Span, bounds
+from ..artifacts.parts import box_of
+from ..artifacts.prove import bounds
 from .guards import Sizes
 from .tensors import ALIGNMENT, bits_of, from_bits
 
@@ -66,10 +67,10 @@ def given_results(contract: Contract, entry: Entry, sizes: list[Expr]) -> tuple[
 
 def _most_bytes(contract: Contract, output: TensorOutput) -> float:
     """The bytes of a result at the largest sizes that are served."""
-    spans = {dim.name: Span(dim.lo, dim.hi) for dim in contract.dims}
+    box = box_of(contract.dims)
     total = float(bits_of(output.dtype).itemsize)
     for size in output.shape:
-        total *= bounds(size, spans)[1] if dims_of(size) else size
+        total *= bounds(size, box)[1] if dims_of(size) else size
     return total
 
 

@@ -20,7 +20,8 @@ from ..artifacts.contract import (
 from ..artifacts.errors import Diagnostic, GuardError, UsageError
 from ..artifacts.manifest import Entry, Manifest, Target, contract_of, routes
 from ..artifacts.names import suggestions
-from ..artifacts.prove import Span, bounds
+from ..artifacts.parts import box_of
+from ..artifacts.prove import bounds
 from .explain import explain
 from .guards import Part
 from .results import GivenResult, given_results
@@ -99,7 +100,7 @@ def _route(
 
 
 def _may_be_empty(contract: Contract, item: TensorInput) -> bool:
-    box = {dim.name: Span(dim.lo, dim.hi) for dim in contract.dims}
+    box = box_of(contract.dims)
     return any(bounds(size, box)[0] <= 0 for size in item.shape)
 
 

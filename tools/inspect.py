@@ -122,12 +122,13 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
 
 def _memory_rows(manifest: Manifest) -> list[tuple[str, str]]:
     """What the compiled function allocates, beside arguments and weights; the largest sum counts."""
-    from ..artifacts.prove import Span, bounds  # with numpy, which --help does without
+    from ..artifacts.parts import box_of  # with numpy, which --help does without
+    from ..artifacts.prove import bounds
 
     if manifest.memory is None:
         return [("not known", "sizes within the model depend on data")]
     rows = []
-    box = {dim.name: Span(dim.lo, dim.hi, dim.step) for dim in manifest.contract.dims}
+    box = box_of(manifest.contract.dims)
     for each in manifest.memory:
         most = bounds(each, box)[1]
         rows.append((render(each), "without end" if most == inf else f"<= {size_text(int(most))}"))
