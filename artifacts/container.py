@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, final
+from typing import NoReturn, TypeAlias, final
 
 import msgspec
 
@@ -39,6 +39,8 @@ from .manifest import (
     encode,
 )
 from .sbom import SBOM_NAME, sbom
+
+Content: TypeAlias = "Path | bytes | memoryview"  # of a member; a path is that of a file to read
 
 ALIGNMENT = 4096
 MAX_MEMBERS = 4096
@@ -164,7 +166,7 @@ def _check_names(names: Sequence[str]) -> None:
 def write_bundle(
     path: Path,
     manifest: Manifest,
-    members: Sequence[tuple[str, Path | bytes]],
+    members: Sequence[tuple[str, Content]],
     *,
     bill: bool = False,
 ) -> None:
@@ -181,7 +183,7 @@ def write_bundle(
     """
     if bill:
         others = sorted(members, key=lambda member: member[0])
-        text = sbom(manifest, [_describe(name, content)[0] for name, content in others])
+        text = sbom(manifest, [describe(name, content)[0] for name, content in others])
         members = [*members, (SBOM_NAME, text)]
     ordered = sorted(members, key=lambda member: member[0])
     _check_names([MANIFEST_NAME, *(name for name, _ in ordered)])
@@ -189,13 +191,13 @@ def write_bundle(
         raise ValueError(f"{len(ordered)} members, at most {MAX_MEMBERS - 1} fit")
     described, entries = [], []
     for name, content in ordered:
-        member, entry = _describe(name, content)
+        member, entry = describe(name, content)
         described.append(member)
         entries.append(entry)
     head = encode(msgspec.structs.replace(manifest, members=tuple(described)))
     entries.insert(0, _Entry(MANIFEST_NAME, len(head), zlib.crc32(head)))
     layout = _layout(entries)
-    contents: list[Path | bytes] = [head, *(content for _, content in ordered)]
+    contents: list[Content] = [head, *(content for _, content in ordered)]
 
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
@@ -204,7 +206,7 @@ def write_bundle(
             for (_, header), content, entry in zip(layout.headers, contents, entries, strict=True):
                 file.write(header)
                 crc = 0
-                for chunk in _chunks(content):
+                for chunk in chunks(content):
                     file.write(chunk)
                     crc = zlib.crc32(chunk, crc)
                 if crc != entry.crc:
@@ -239,8 +241,9 @@ def publish(draft: Path, path: Path) -> None:
         raise _cannot_write(path, error) from None
 
 
-def _chunks(content: Path | bytes) -> Iterator[bytes]:
-    if isinstance(content, bytes):
+def chunks(content: Content) -> Iterator[bytes | memoryview]:
+    """What a member will hold, in pieces that memory has room for."""
+    if not isinstance(content, Path):
         yield content
         return
     with open(content, "rb") as source:
@@ -248,9 +251,10 @@ def _chunks(content: Path | bytes) -> Iterator[bytes]:
             yield chunk
 
 
-def _describe(name: str, content: Path | bytes) -> tuple[Member, _Entry]:
+def describe(name: str, content: Content) -> tuple[Member, _Entry]:
+    """A member as the manifest and the directory name it."""
     digest, crc, size = hashlib.sha256(), 0, 0
-    for chunk in _chunks(content):
+    for chunk in chunks(content):
         digest.update(chunk)
         crc = zlib.crc32(chunk, crc)
         size += len(chunk)

@@ -6,20 +6,19 @@ is not written again. It is written before the bundle that asks for it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from .container import Bundle, open_bundle, publish, write_bundle
+from .container import Bundle, Content, chunks, describe, open_bundle, publish, write_bundle
 from .errors import Diagnostic, UsageError
-from .manifest import WEIGHTS_NAME, Member, external_name
+from .manifest import WEIGHTS_NAME, Manifest, Member, external_name
 from .sbom import SBOM_NAME
-
-_CHUNK = 1 << 20
+from .weights import Weight, write_weights
 
 
 def move_outside(path: Path, out: Path) -> Path | None:
@@ -33,15 +32,7 @@ def move_outside(path: Path, out: Path) -> Path | None:
     """
     with open_bundle(path) as bundle:
         bundle.verify()
-        if not bundle.has_weights:
-            _rewrite(bundle, out, None)
-            return None
-        with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
-            place = Path(folder) / "weights"
-            place.write_bytes(bundle.view(WEIGHTS_NAME))
-            member = keep_beside(place, out)
-        _rewrite(bundle, out, member)
-    return out.with_name(member.name)
+        return rewrite(bundle, out, bundle.manifest, outside=True)
 
 
 def move_inside(path: Path, out: Path) -> None:
@@ -52,27 +43,61 @@ def move_inside(path: Path, out: Path) -> None:
     """
     with open_bundle(path) as bundle:
         bundle.verify()
-        _rewrite(bundle, out, None)
+        rewrite(bundle, out, bundle.manifest, outside=False)
 
 
-def keep_beside(weights: Path, out: Path) -> Member:
-    """Put a file of weights beside the bundle ``out``, under its name by digest.
+def rewrite(
+    bundle: Bundle,
+    out: Path,
+    manifest: Manifest,
+    tensors: Mapping[str, Weight] | None = None,
+    *,
+    outside: bool,
+) -> Path | None:
+    """Write the members of a bundle to ``out`` under another manifest; ``out`` may be the bundle.
+
+    Args:
+        tensors: the weights, where they are not the bundle's own.
+        outside: the weights go into a file beside ``out``.
+
+    Returns:
+        The file of the weights beside ``out``, if there is one.
 
     Raises:
-        UsageError: TC012, it cannot be written.
+        BundleError: TC410. UsageError: TC012.
     """
-    digest, size = hashlib.sha256(), 0
-    with open(weights, "rb") as source:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    member = Member(external_name(digest.hexdigest()), size, digest.hexdigest())
+    beside: Member | None = None
+    members: list[tuple[str, Content]] = [
+        (name, bundle.view(name))
+        for name in bundle.offsets
+        if name not in (SBOM_NAME, WEIGHTS_NAME)
+    ]
+    with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
+        if bundle.has_weights:
+            weights: Content = Path(folder) / "weights"
+            if tensors is None:
+                weights = bundle.view(WEIGHTS_NAME)
+            else:
+                write_weights(Path(folder) / "weights", tensors)
+            if outside:
+                beside = _keep_beside(weights, out)
+            else:
+                members.append((WEIGHTS_NAME, weights))
+        manifest = msgspec.structs.replace(manifest, members=(), external_weights=beside)
+        write_bundle(out, manifest, members, bill=SBOM_NAME in bundle.offsets)
+    return None if beside is None else out.with_name(beside.name)
+
+
+def _keep_beside(weights: Content, out: Path) -> Member:
+    """Put weights into a file beside the bundle ``out``, under its name by digest."""
+    found, _ = describe(WEIGHTS_NAME, weights)
+    member = msgspec.structs.replace(found, name=external_name(found.sha256))
     place = out.with_name(member.name)
-    if not _is_there(place, member):
+    if not (place.is_file() and describe(member.name, place)[0] == member):
         draft = place.with_name(f".{place.name}.{secrets.token_hex(6)}.part")
         try:
-            with open(draft, "xb") as file, open(weights, "rb") as source:
-                while chunk := source.read(_CHUNK):
+            with open(draft, "xb") as file:
+                for chunk in chunks(weights):
                     file.write(chunk)
                 file.flush()
                 os.fsync(file.fileno())
@@ -82,28 +107,3 @@ def keep_beside(weights: Path, out: Path) -> Member:
             raise UsageError(Diagnostic("TC012", f"cannot write {place}: {reason}")) from None
         publish(draft, place)
     return member
-
-
-def _is_there(place: Path, member: Member) -> bool:
-    if not place.is_file() or place.stat().st_size != member.size:
-        return False
-    with open(place, "rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest() == member.sha256
-
-
-def _rewrite(bundle: Bundle, out: Path, external: Member | None) -> None:
-    """The bundle with its weights outside, or (None) inside."""
-    manifest = msgspec.structs.replace(bundle.manifest, members=(), external_weights=external)
-    names = [name for name in bundle.offsets if name not in (SBOM_NAME, WEIGHTS_NAME)]
-    if external is None and bundle.has_weights:
-        names.append(WEIGHTS_NAME)
-    with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
-        members: list[tuple[str, Path | bytes]] = []
-        for number, name in enumerate(names):
-            place = Path(folder) / str(number)
-            place.write_bytes(bundle.view(name))
-            members.append((name, place))
-        write_bundle(out, manifest, members, bill=SBOM_NAME in bundle.offsets)

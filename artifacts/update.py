@@ -8,23 +8,20 @@ the new file must hold the same, or leave them out.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
-from .container import Bundle, open_bundle, write_bundle
+from .container import Bundle, open_bundle
 from .errors import BundleError, Diagnostic, UsageError
-from .external import keep_beside
-from .manifest import WEIGHTS_NAME, Manifest, Parameters, SourceTensor
+from .external import rewrite
+from .manifest import WEIGHTS_NAME, Parameters, SourceTensor
 from .names import suggestions
 from .recipes import RecipeError, names_of
-from .sbom import SBOM_NAME
 from .steps import made
-from .weights import Weight, WeightsError, fingerprint, read_weights, write_weights
+from .weights import Weight, WeightsError, fingerprint, read_weights, same_bits
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,11 @@ def update_weights(path: Path, weights: Path, out: Path) -> Updated:
         _require_frozen(parameters, values, path, weights)
         before = read_weights_of(bundle)
         after = dict(_stored(bundle, parameters, before, values))
-        _write(bundle, after, digest, out)
-    changed = tuple(name for name in after if not _same(after[name], before[name]))
+        provenance = msgspec.structs.replace(bundle.manifest.provenance, weights_sha256=digest)
+        manifest = msgspec.structs.replace(bundle.manifest, provenance=provenance)
+        outside = manifest.external_weights is not None
+        rewrite(bundle, out, manifest, after, outside=outside)
+        changed = tuple(name for name in after if not same_bits(after[name], before[name]))
     return Updated(changed, kept)
 
 
@@ -79,17 +79,7 @@ def read_weights_of(bundle: Bundle) -> dict[str, Weight]:
     try:
         return read_weights(bundle.view(WEIGHTS_NAME))
     except WeightsError as error:
-        raise BundleError(
-            Diagnostic("TC401", f"{bundle.path} is not a bundle: {WEIGHTS_NAME}: {error}")
-        ) from None
-
-
-def _same(one: Weight, other: Weight) -> bool:
-    return np.array_equal(_bits(one), _bits(other))
-
-
-def _bits(weight: Weight) -> np.ndarray:
-    return np.ascontiguousarray(weight.data).reshape(-1).view(np.uint8)
+        raise _damaged(bundle, f"{WEIGHTS_NAME}: {error}") from None
 
 
 def _read(path: Path) -> tuple[dict[str, Weight], str]:
@@ -136,7 +126,7 @@ def _matched(
             continue
         for name in names:
             wrong += _misfit(source, name, given[name])
-        if any(not _same(given[names[0]], given[name]) for name in names[1:]):
+        if any(not same_bits(given[names[0]], given[name]) for name in names[1:]):
             wrong.append(
                 f"{' and '.join(names)} are one tensor in the model, and differ in the file"
             )
@@ -207,25 +197,3 @@ def _stored(
 
 def _damaged(bundle: Bundle, reason: str) -> BundleError:
     return BundleError(Diagnostic("TC401", f"{bundle.path} is not a bundle: {reason}"))
-
-
-def _write(bundle: Bundle, tensors: Mapping[str, Weight], digest: str, out: Path) -> None:
-    manifest: Manifest = bundle.manifest
-    provenance = msgspec.structs.replace(manifest.provenance, weights_sha256=digest)
-    manifest = msgspec.structs.replace(manifest, provenance=provenance, members=())
-    with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
-        members: list[tuple[str, Path | bytes]] = []
-        if manifest.external_weights is not None:
-            write_weights(Path(folder) / "weights", tensors)
-            beside = keep_beside(Path(folder) / "weights", out)
-            manifest = msgspec.structs.replace(manifest, external_weights=beside)
-        for number, name in enumerate(bundle.offsets):
-            if name == SBOM_NAME:
-                continue
-            place = Path(folder) / str(number)
-            if name == WEIGHTS_NAME:
-                write_weights(place, tensors)
-            else:
-                place.write_bytes(bundle.view(name))
-            members.append((name, place))
-        write_bundle(out, manifest, members, bill=SBOM_NAME in bundle.offsets)

@@ -65,9 +65,18 @@ class Weight(NamedTuple):
 
 def fingerprint(weight: Weight) -> str:
     """The SHA-256 of a tensor's bits, row-major."""
-    return hashlib.sha256(
-        np.ascontiguousarray(weight.data).reshape(-1).view(np.uint8).data
-    ).hexdigest()
+    return hashlib.sha256(_bytes(weight).data).hexdigest()
+
+
+def same_bits(one: Weight, other: Weight) -> bool:
+    """Whether two tensors have one dtype, shape and value, bit by bit: a NaN is itself, and 0.0 is
+    not -0.0."""
+    alike = one.dtype == other.dtype and one.data.shape == other.data.shape
+    return alike and np.array_equal(_bytes(one), _bytes(other))
+
+
+def _bytes(weight: Weight) -> np.ndarray:
+    return np.ascontiguousarray(weight.data).reshape(-1).view(np.uint8)
 
 
 class _Info(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

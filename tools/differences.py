@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from ..artifacts.container import Bundle
-from ..artifacts.errors import BundleError, Diagnostic
 from ..artifacts.expr import ARITY, render
 from ..artifacts.manifest import WEIGHTS_NAME, encode
-from ..artifacts.weights import Weight, WeightsError, read_weights
+from ..artifacts.update import read_weights_of
+from ..artifacts.weights import Weight, same_bits
 from .tables import shape_text
 
 # Which part of the manifest each section speaks of; what is not named is "bundle".
@@ -137,12 +137,12 @@ def _members(one: Bundle, two: Bundle) -> Iterator[Difference]:
 
 
 def _weights(one: Bundle, two: Bundle) -> Iterator[Difference]:
-    found = [_read(bundle) for bundle in (one, two)]
+    found = [read_weights_of(bundle) for bundle in (one, two)]
     before = len(found[0])
     told = False
     for name in {**found[0], **found[1]}:
         first, second = found[0].get(name), found[1].get(name)
-        if first is not None and second is not None and _same(first, second):
+        if first is not None and second is not None and same_bits(first, second):
             continue
         told = True
         texts = [None if each is None else _tensor_text(each) for each in (first, second)]
@@ -155,22 +155,8 @@ def _weights(one: Bundle, two: Bundle) -> Iterator[Difference]:
         yield Difference("weights", WEIGHTS_NAME, f"{before} tensors", "the same in another order")
 
 
-def _read(bundle: Bundle) -> dict[str, Weight]:
-    try:
-        return read_weights(bundle.view(WEIGHTS_NAME))
-    except WeightsError as error:
-        raise BundleError(
-            Diagnostic("TC401", f"{bundle.path} is not a bundle: {WEIGHTS_NAME}: {error}")
-        ) from None
-
-
 def _tensor_text(weight: Weight) -> str:
     return f"{weight.dtype} {shape_text(weight.data.shape)}"
-
-
-def _same(first: Weight, second: Weight) -> bool:
-    alike = first.dtype == second.dtype and first.data.shape == second.data.shape
-    return alike and first.data.tobytes() == second.data.tobytes()
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
