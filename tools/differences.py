@@ -17,17 +17,27 @@ from ..artifacts.update import read_weights_of
 from ..artifacts.weights import Weight, same_bits
 from .tables import shape_text
 
-# Which part of the manifest each section speaks of; what is not named is "bundle".
+# Which section each part of the manifest is told in: all of its fields, but the members, which are
+# compared by themselves.
 _SECTIONS = {
+    "format_version": "bundle",
+    "model": "bundle",
     "contract": "contract",
+    "states": "contract",
     "entry": "code",
     "targets": "code",
     "variants": "code",
-    "states": "contract",
     "memory": "code",
     "runtimes": "versions",
     "provenance": "versions",
+    "external_weights": "members",
+    "parameters": "weights",
 }
+_ORDER = ("bundle", "contract", "code", "versions", "members", "weights")
+# The fields that hold an expression over dims, and those that hold a list of them. Any other list
+# may begin with a name that is an operator's, too: a weight called `max`.
+_EXPRESSION = {"expr", "lo", "hi", "start", "stop", "size", "value"}
+_EXPRESSIONS = {"sizes", "shape", "memory"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,7 @@ def differences(one: Bundle, two: Bundle) -> Iterator[Difference]:
     """
     facts = [_facts(msgspec.to_builtins(each.manifest)) for each in (one, two)]
     found = [*_compared(facts[0], facts[1]), *_members(one, two)]
+    found.sort(key=lambda each: _ORDER.index(each.section))
     if not found and encode(one.manifest) != encode(two.manifest):
         found = [Difference("bundle", "the order of entries in the manifest", "one", "another")]
     yield from found
@@ -60,15 +71,10 @@ def differences(one: Bundle, two: Bundle) -> Iterator[Difference]:
 def _compared(
     one: Mapping[tuple[str, str], str], two: Mapping[tuple[str, str], str]
 ) -> Iterator[Difference]:
-    for section, what in sorted({**one, **two}, key=_place):
+    for section, what in sorted({**one, **two}):
         first, second = one.get((section, what)), two.get((section, what))
         if first != second:
             yield Difference(section, what, first, second)
-
-
-def _place(key: tuple[str, str]) -> tuple[int, str]:
-    order = ("bundle", "contract", "code", "versions")
-    return order.index(key[0]), key[1]
 
 
 def _facts(manifest: Any) -> dict[tuple[str, str], str]:
@@ -77,27 +83,37 @@ def _facts(manifest: Any) -> dict[tuple[str, str], str]:
     for field, data in manifest.items():
         if field == "members":
             continue
-        section = _SECTIONS.get(field, "bundle")
-        for path, value in _flat(data, field):
+        section = _SECTIONS[field]
+        for path, value in _flat(data, field, field in _EXPRESSIONS):
             facts[section, path.removeprefix("contract.").removeprefix("provenance.")] = value
     return facts
 
 
-def _flat(data: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(data, (list, tuple)) and data and isinstance(data[0], str) and data[0] in ARITY:
-        yield path, render(_tuples(data))
-    elif isinstance(data, dict) and data:
+def _flat(data: Any, path: str, several: bool = False) -> Iterator[tuple[str, str]]:
+    """``several``: the items of ``data`` are expressions, where they are no numbers and names."""
+    if isinstance(data, dict) and data:
         for key, value in data.items():
-            yield from _flat(value, f"{path}.{key}")
+            if key in _EXPRESSION and _is_operation(value):
+                yield f"{path}.{key}", render(_tuples(value))
+            else:
+                yield from _flat(value, f"{path}.{key}", key in _EXPRESSIONS)
     elif isinstance(data, (list, tuple)) and data:
         seen: dict[str, int] = {}
         for number, value in enumerate(data):
             name = _name(value, number)
             seen[name] = seen.get(name, 0) + 1
             again = f" #{seen[name]}" if seen[name] > 1 else ""
-            yield from _flat(value, f"{path}[{name}{again}]")
+            place = f"{path}[{name}{again}]"
+            if several and _is_operation(value):
+                yield place, render(_tuples(value))
+            else:
+                yield from _flat(value, place)
     else:
         yield path, json.dumps(data, ensure_ascii=False)
+
+
+def _is_operation(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and value[0] in ARITY
 
 
 def _name(value: Any, number: int) -> str:

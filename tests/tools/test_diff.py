@@ -13,9 +13,16 @@ import numpy as np
 import pytest
 
 from tcexport.artifacts.container import open_bundle, write_bundle
-from tcexport.artifacts.manifest import WEIGHTS_NAME, Manifest
+from tcexport.artifacts.manifest import (
+    WEIGHTS_NAME,
+    CudaCode,
+    Manifest,
+    Parameters,
+    SourceTensor,
+)
 from tcexport.artifacts.weights import write_weights
 from tcexport.tools import cli
+from tcexport.tools.differences import _ORDER, _SECTIONS
 
 RICH = Path(__file__).parents[1] / "attacks" / "corpus" / "rich.tcpkg"
 
@@ -104,6 +111,44 @@ def test_code_versions_and_members(one: Path, capsys: pytest.CaptureFixture[str]
         ("code", "targets/cpu/model.so"),
         ("members", "notes"),
     }
+
+
+def test_each_part_of_a_manifest_has_a_section() -> None:
+    assert {*_SECTIONS, "members"} == set(Manifest.__struct_fields__)
+    assert set(_SECTIONS.values()) <= set(_ORDER)
+
+
+def test_names_that_are_an_operators_are_told_as_names(
+    one: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only fields that hold expressions are shown as such: a list of names may begin with `max`."""
+
+    def renamed(names: tuple[str, ...]) -> Callable[[Manifest], Manifest]:
+        made = CudaCode(("sm_80",), "", "13.0", "", "none", names)
+        return lambda manifest: msgspec.structs.replace(
+            manifest,
+            targets=(*manifest.targets, msgspec.structs.replace(manifest.targets[0], cuda=made)),
+            memory=(("max", "n", 4),),
+        )
+
+    two = changed(one, renamed(("max", "n", "x")))
+    kept = two.rename(two.with_name("kept.tcpkg"))
+    _, found, _ = diff(capsys, kept, changed(one, renamed(("min", "n", "x"))))
+    assert [(each["section"], each["first"], each["second"]) for each in found] == [
+        ("code", '"max"', '"min"')
+    ]
+    _, found, _ = diff(capsys, one, kept)
+    assert ("memory[0]", "max(n, 4)") in [(each["what"], each["second"]) for each in found]
+
+
+def test_what_is_known_of_parameters_is_told_with_the_weights(
+    one: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = (SourceTensor("max", "float32", (5,)),)
+    parameters = Parameters(sources, {"w": ["reshape", "max", [5]]})
+    two = changed(one, lambda each: msgspec.structs.replace(each, parameters=parameters))
+    _, found, _ = diff(capsys, one, two)
+    assert {each["section"] for each in found} == {"weights"}
 
 
 def test_weights_tensor_by_tensor(
