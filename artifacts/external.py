@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,24 @@ def move_outside(path: Path, out: Path) -> Path | None:
     with open_bundle(path) as bundle:
         bundle.verify()
         return rewrite(bundle, out, bundle.manifest, outside=True)
+
+
+@contextmanager
+def moved_outside(path: Path) -> Iterator[None]:
+    """Move the weights of the bundle at ``path`` into a file beside it, which goes again where what
+    follows fails, unless it was there before: as part of another bundle.
+
+    Raises:
+        BundleError, UsageError: as `move_outside`.
+    """
+    before = {each.name for each in path.parent.glob("weights-*.safetensors")}
+    beside = move_outside(path, path)
+    try:
+        yield
+    except BaseException:
+        if beside is not None and beside.name not in before:
+            beside.unlink(missing_ok=True)
+        raise
 
 
 def move_inside(path: Path, out: Path) -> None:

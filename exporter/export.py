@@ -8,7 +8,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ..artifacts.container import publish
 from ..artifacts.contract import Contract, Dim
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
+from ..artifacts.external import moved_outside
 from ..artifacts.levels import Levels, parse_levels
 from ..artifacts.logs import log
 from ..artifacts.manifest import GENERAL
@@ -69,6 +70,7 @@ from .verify import Checked, Part, verify
 from .words import in_words
 
 Progress = Callable[[str, "float | None"], None]
+Weights = Literal["inside", "external"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ def export(
     cover: Mapping[str, Any] | None = None,
     variant_limit: int = DEFAULT_LIMIT,
     examples: Sequence[Any] = (),
+    weights: Weights = "inside",
 ) -> Report:
     """Export a module to one file that runs without PyTorch.
 
@@ -155,6 +158,7 @@ def export(
             on them: each arm is traced, and becomes a variant.
         variant_limit: how many variants there may be.
         examples: further example inputs, each a tuple of arguments or a dict of keyword arguments.
+        weights: ``"external"`` puts them into a file beside ``out``, named by its digest.
 
     Returns:
         A report with ``.path``.
@@ -177,6 +181,7 @@ def export(
         variants=Variants(
             profiles_from_python(specialize, profiles), variant_limit, cover_from_python(cover)
         ),
+        weights=weights,
     )
 
 
@@ -190,14 +195,23 @@ def export_source(
     levels: Levels | None = None,
     progress: Progress | None = None,
     variants: Variants | None = None,
+    weights: Weights = "inside",
 ) -> Report:
     """Export a source. See `export`; ``progress`` is called with a stage's name and None where it
     starts, and with its seconds where it ends."""
     levels = levels or Levels()
     variants = variants or Variants()
+    if weights not in ("inside", "external"):
+        raise UsageError(
+            Diagnostic(
+                "TC008", f"weights={weights!r:.40}", tries=('weights="inside" or "external"',)
+            )
+        )
     with in_the_users_words(source, levels):
         stages = Stages(progress)
-        return _export(source, dynamic, targets, Path(out), narrow, levels, variants, stages)
+        return _export(
+            source, dynamic, targets, Path(out), narrow, levels, variants, weights, stages
+        )
 
 
 def _export(
@@ -208,6 +222,7 @@ def _export(
     narrow: bool,
     levels: Levels,
     variants: Variants,
+    weights: Weights,
     stages: Stages,
 ) -> Report:
     from ..lowering.lower import lower
@@ -290,12 +305,17 @@ def _export(
                     gpu_sizes=used_symbols(lowered.gpu.sizes if lowered.gpu else (), derived),
                     variants=relocated(tuple(each for _, each in made), displayer(source)),
                 )
-            with stages("verify against eager"):
-                parts = [Part("", traced, derived)]
-                parts += [Part(each.name, arms[each.arm].traced, each.derived) for each, _ in made]
-                verified = verify(draft, source.module, parts, wanted, workdir)
-            weights_size = lowered.weights_file.stat().st_size
-            publish(draft, path)
+            # What is verified is what is published: with its weights where they will be.
+            outside = moved_outside(draft) if weights == "external" else nullcontext()
+            with outside:
+                with stages("verify against eager"):
+                    parts = [Part("", traced, derived)]
+                    parts += [
+                        Part(each.name, arms[each.arm].traced, each.derived) for each, _ in made
+                    ]
+                    verified = verify(draft, source.module, parts, wanted, workdir)
+                weights_size = lowered.weights_file.stat().st_size
+                publish(draft, path)
         finally:
             with suppress(FileNotFoundError):
                 draft.unlink()

@@ -12,7 +12,7 @@ import pytest
 
 from tcexport.artifacts.container import open_bundle, write_bundle
 from tcexport.artifacts.errors import BundleError
-from tcexport.artifacts.external import move_inside, move_outside
+from tcexport.artifacts.external import move_inside, move_outside, moved_outside
 from tcexport.artifacts.sbom import SBOM_NAME
 from tcexport.artifacts.signature import make_key, sign
 from tcexport.artifacts.weights import write_weights
@@ -58,6 +58,22 @@ def test_inside_again_it_has_the_same_bytes(tmp_path: Path) -> None:
                 assert beside.name.encode() in bytes(bundle.view(SBOM_NAME))
         move_inside(tmp_path / "out.tcpkg", tmp_path / "in.tcpkg")
         assert (tmp_path / "in.tcpkg").read_bytes() == source.read_bytes()
+
+
+def test_where_an_export_fails_its_weights_go_and_those_of_others_stay(
+    added: Path, tmp_path: Path
+) -> None:
+    draft = Path(shutil.copy(added, tmp_path / "draft"))
+    with pytest.raises(OSError, match="verify"), moved_outside(draft):
+        assert list(tmp_path.glob("weights-*.safetensors"))
+        np.testing.assert_array_equal(load(draft)(X), X + WEIGHT)
+        raise OSError("verify")
+    assert not list(tmp_path.glob("weights-*.safetensors"))
+    beside = move_outside(added, tmp_path / "m.tcpkg")
+    shutil.copy(added, draft)
+    with pytest.raises(OSError, match="verify"), moved_outside(draft):
+        raise OSError("verify")
+    assert beside is not None and beside.is_file()
 
 
 def test_a_file_that_is_gone_or_another_is_refused(outside: tuple[Path, Path]) -> None:
