@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     default=("cpu",),
     metavar="TARGET",
     help="`cpu` (x86-64-v3 and -v4, chosen at load; the default), `cpu:x86-64-v3`, levels joined "
-    "with + (`cpu:x86-64-v3+x86-64-v4`), `cpu:aarch64`. Repeatable.",
+    "with + (`cpu:x86-64-v3+x86-64-v4`), `cpu:aarch64`, `cuda:sm_80+sm_90+ptx`, `cuda:native`. "
+    "Repeatable.",
 )
 @click.option(
     "-o",
@@ -53,7 +54,7 @@ def command(
     wanted: AskedVariants,
     targets: tuple[str, ...],
     output: Path | None,
-    weights: str,
+    weights: Literal["inside", "external"],
     quiet: bool,
     verbose: bool,
     form: str,
@@ -95,11 +96,8 @@ def command(
             levels=levels,
             progress=progress,
             variants=variants,
+            weights=weights,
         )
-        if weights == "external":
-            from ..artifacts.external import move_outside
-
-            move_outside(Path(report.path), Path(report.path))
     if form == "json":
         click.echo(json.dumps(_as_json(report), indent=1))
         return

@@ -42,6 +42,12 @@ _SUFFIXES = (".npz", ".npy", ".safetensors")
     help="Where to write the outputs: .npz, .safetensors, or .npy for a single one.",
 )
 @click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="`cpu`, `cuda`, `cuda:1`; `auto`: a GPU where BUNDLE holds code for it, else the CPU.",
+)
+@click.option(
     "--threads",
     type=click.IntRange(min=1),
     help="Number of worker threads; without it, the runtime's default.",
@@ -57,6 +63,7 @@ def command(
     bundle: Path,
     inputs: tuple[str, ...],
     output: Path | None,
+    device: str,
     threads: int | None,
     keys: tuple[Path, ...],
 ) -> None:
@@ -70,7 +77,7 @@ def command(
     from ..runtime import load
 
     start = time.perf_counter()
-    model = load(bundle, num_threads=threads, require_signature=keys or None)
+    model = load(bundle, device=device, num_threads=threads, require_signature=keys or None)
     loaded = time.perf_counter()
     contract = model.contract
     args, kwargs = call_arguments(contract, _values(contract, inputs))
@@ -80,7 +87,8 @@ def command(
     outputs = dict(_named_outputs(contract, result))
     for path, value in outputs.items():
         click.echo(_summary(path, value))
-    click.echo(f"loaded in {loaded - start:.3f} s, called in {1000 * (done - begin):.2f} ms")
+    where = f" on {model.device}" if model.device != "cpu" else ""
+    click.echo(f"loaded in {loaded - start:.3f} s, called in {1000 * (done - begin):.2f} ms{where}")
     if output is not None:
         _write(output, outputs)
         click.echo(str(output))

@@ -109,6 +109,25 @@ def test_a_call_outside_the_contract_has_status_4(
     assert not (folder / "bad.npz").exists()
 
 
+def test_a_device_that_the_bundle_is_not_for_is_refused(exported: tuple[Path, str, str]) -> None:
+    folder = exported[0]
+    command = ("run", "model.tcpkg", "--input", "x=x.npy", "--device", "cuda")
+    _, err = run(folder, *command, status=3)
+    assert err.startswith("error[TC407] device='cuda': ")
+
+
+def test_external_weights_are_verified_where_they_will_be(exported: tuple[Path, str, str]) -> None:
+    folder = exported[0]
+    options = ("--dynamic", "batch=1..8", *TARGET, "--weights", "external", "-o", "apart.tcpkg")
+    run(folder, "model.py", *options)
+    (beside,) = folder.glob("weights-*.safetensors")
+    run(folder, "weights", "inside", "apart.tcpkg", "-o", "again.tcpkg")
+    assert (folder / "again.tcpkg").read_bytes() == (folder / "model.tcpkg").read_bytes()
+    beside.unlink()
+    (folder / "again.tcpkg").unlink()
+    (folder / "apart.tcpkg").unlink()
+
+
 def test_inspect_shows_the_bundle(exported: tuple[Path, str, str]) -> None:
     out, _ = run(exported[0], "inspect", "model.tcpkg")
     assert "model.tcpkg: Net, format 1" in out
