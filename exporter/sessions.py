@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,6 +80,18 @@ class EagerSession:
     def state(self) -> dict[str, torch.Tensor]:
         """A copy of the state by name."""
         return {name: contiguous_clone(buffer) for name, buffer in self._buffers.items()}
+
+
+def reset_of(module: torch.nn.Module, names: Sequence[str]) -> Callable[[], None]:
+    """What makes the buffers ``names`` of a model hold, where they lie, what they hold now."""
+    kept = [(buffer := module.get_buffer(name), contiguous_clone(buffer)) for name in names]
+
+    def reset() -> None:
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)
+
+    return reset
 
 
 @contextmanager

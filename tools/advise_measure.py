@@ -31,7 +31,7 @@ def measure(
 
     calls = []
     for name in (GENERAL, pair.variant):
-        model = load(bundle, variant=name, num_threads=threads)
+        model = load(bundle, device="cpu", variant=name, num_threads=threads)
         args, kwargs = drawn_call(model.contract, pair.sizes)
         call = model.session() if model.states else model
         calls.append(_bound(call, args, kwargs))

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from ..artifacts.contract import AxisSource, Contract, Fixed, TensorInput, TensorOutput
 from ..artifacts.expr import Expr
 from .bench_names import AOTI, COMPILE, COMPILE_DYNAMIC, EAGER
-from .bench_runtimes import Runtime, Spec, contract_of
+from .bench_runtimes import Runtime, Spec, contract_of, states_of
 
 _RECOMPILES = 256  # beyond its limit, torch.compile runs eager without a word
 
@@ -27,15 +27,19 @@ def open_peer(spec: Spec) -> Runtime:
 
 def _from_source(spec: Spec) -> Runtime:
     start = time.perf_counter()
-    from ..exporter import signature, source  # noqa: F401  (imported now, so that it is not counted)
+    # Imported now, so that it is not counted.
+    from ..exporter import signature, source  # noqa: F401
+    from ..exporter.sessions import reset_of
 
     foreign = time.perf_counter() - start
     contract = contract_of(spec.bundle)
     loaded = _load(spec, contract)
     function = _function(spec, loaded.module)
+    reset = reset_of(loaded.module, states_of(spec.bundle))
 
     def prepare(file: Path) -> Callable[[], Any]:
         args, kwargs = loaded.arguments(_tensors(file))
+        reset()
 
         def call() -> Any:
             with torch.inference_mode():
@@ -186,6 +190,8 @@ def build(spec: Spec) -> dict[str, Any]:
     says so, and why.
     """
     torch.set_num_threads(spec.threads)
+    if states := states_of(spec.bundle):
+        raise ValueError(f"the model keeps state ({states[0]}), which cannot be begun anew there")
     contract = contract_of(spec.bundle)
     loaded = _load(spec, contract)
     model = _Flat(loaded, _tensor_outputs(contract)).eval()

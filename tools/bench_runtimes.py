@@ -80,6 +80,12 @@ def contract_of(bundle: str) -> Contract:
         return opened.manifest.contract
 
 
+def states_of(bundle: str) -> list[str]:
+    """The buffers that the model of a bundle changes from call to call."""
+    with open_bundle(bundle) as opened:
+        return [state.name for state in opened.manifest.states]
+
+
 def _read(file: Path) -> dict[str, Weight]:
     """Tensors as a caller has them: arrays of their own, aligned as numpy aligns them."""
     found = read_weights(memoryview(file.read_bytes()))
@@ -92,7 +98,8 @@ def _bundle(spec: Spec) -> Runtime:
     from ..runtime.structure import bind, call_of, is_plain, leaves_of
     from ..runtime.tensors import WITHOUT_NUMPY, as_numpy_bits, from_bits
 
-    model = load(spec.bundle, num_threads=spec.threads)
+    # The peers run on the CPU.
+    model = load(spec.bundle, device="cpu", num_threads=spec.threads)
     contract = model.contract
 
     def arguments(file: Path) -> tuple[list[Any], dict[str, Any]]:
@@ -114,7 +121,8 @@ def _bundle(spec: Spec) -> Runtime:
 
     def prepare(file: Path) -> Callable[[], Any]:
         args, kwargs = arguments(file)
-        return lambda: model(*args, **kwargs)
+        served = model.session() if model.states else model  # a state as at export
+        return lambda: served(*args, **kwargs)
 
     def save(result: Any, file: Path) -> None:
         leaves = leaves_of(contract.result, result)

@@ -24,9 +24,10 @@ _BUNDLE = """
 import sys
 import numpy as np
 import tcexport
-model = tcexport.load(sys.argv[1])
+model = tcexport.load(sys.argv[1], device="cpu")
+call = model.session() if model.states else model
 with np.load(sys.argv[2]) as file:
-    model(*[file[name] for name in file.files])
+    call(*[file[name] for name in file.files])
 """
 _EAGER = """
 import sys

@@ -30,9 +30,9 @@ import numpy
 import tcexport
 from tcexport.runtime import load
 before = time.perf_counter()
-model = load(sys.argv[1])
+model = load(sys.argv[1], device="cpu")
 first = time.perf_counter()
-again = load(sys.argv[1])
+again = load(sys.argv[1], device="cpu")
 print(first - before, time.perf_counter() - first)
 """
 

@@ -48,12 +48,18 @@ class Case:
         self.answer = self._bits(model)
 
     def _bits(self, model: Model) -> list[bytes]:
-        result = model(*self.args, **self.kwargs)
+        result = served(model)(*self.args, **self.kwargs)
         return [np.asarray(leaf).tobytes() for leaf in leaves_of(model.contract.result, result)]
 
     def holds(self, model: Model) -> bool:
         """Whether the model gives the same bits again."""
         return self._bits(model) == self.answer
+
+
+def served(model: Model) -> Callable[..., Any]:
+    """What is called: where the model keeps state, a new session, so that equal calls have equal
+    answers."""
+    return model.session() if model.states else model
 
 
 @click.command()
@@ -62,9 +68,12 @@ class Case:
 @click.option("--threads", type=click.IntRange(min=1), default=16, show_default=True)
 @click.option("--num-threads", type=click.IntRange(min=1), default=1, help="Of one call.")
 @click.option("--loads", type=click.IntRange(min=0), default=1000, show_default=True)
-def command(bundle: str, minutes: float, threads: int, num_threads: int, loads: int) -> None:
+@click.option("--device", default="cpu", show_default=True, help="`cpu`, `cuda`, `cuda:1`.")
+def command(
+    bundle: str, minutes: float, threads: int, num_threads: int, loads: int, device: str
+) -> None:
     """Call BUNDLE from many threads, then load it many times."""
-    model = load(bundle, num_threads=num_threads)
+    model = load(bundle, device=device, num_threads=num_threads)
     cases = draw_cases(model)
     for sizes in sorted({sizes_text(case.sizes) for case in cases}):
         click.echo(f"  {sizes}")
@@ -73,7 +82,7 @@ def command(bundle: str, minutes: float, threads: int, num_threads: int, loads: 
     locked = throughput(model, cases, threads, threading.Lock())
     click.echo(f"{alone:.0f} calls/s, behind one lock {locked:.0f} calls/s: {alone / locked:.2f}x")
     del model, cases
-    left = leaks(bundle, loads, num_threads) if loads else {}
+    left = leaks(bundle, loads, num_threads, device) if loads else {}
     for what, (before, after) in left.items():
         click.echo(f"{what}: {before} before {loads} loads, {after} after")
     bad = [what for what, (before, after) in left.items() if after > _allowed(what, before)]
@@ -137,7 +146,7 @@ def soak(
                     wrong[0] += 1
                 if generator.random() < 0.02:
                     with contextlib.suppress(GuardError):
-                        model(*generator.choice(cases).args, None)
+                        served(model)(*generator.choice(cases).args, None)
                         wrong[0] += 1
             except Exception as error:
                 wrong[0] += 1
@@ -183,7 +192,7 @@ def throughput(model: Model, cases: list[Case], threads: int, lock: Any, count: 
         for turn in range(count):
             case = cases[(number + turn) % len(cases)]
             with lock:
-                model(*case.args, **case.kwargs)
+                served(model)(*case.args, **case.kwargs)
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
     for each in workers:
@@ -198,12 +207,14 @@ def throughput(model: Model, cases: list[Case], threads: int, lock: Any, count: 
 # --- loading again and again ------------------------------------------------------------------------
 
 
-def leaks(bundle: str, loads: int, num_threads: int = 1) -> dict[str, tuple[int, int]]:
+def leaks(
+    bundle: str, loads: int, num_threads: int = 1, device: str = "cpu"
+) -> dict[str, tuple[int, int]]:
     """Descriptors, maps, threads and resident bytes before and after loading, calling and dropping a
     model ``loads`` times; before means after the first few, which bring what stays for good."""
 
     def once() -> None:
-        model = load(bundle, num_threads=num_threads)
+        model = load(bundle, device=device, num_threads=num_threads)
         model.warmup()
 
     for _ in range(10):

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, GuardError, TcexportError
 from ..exporter.eager import same_numbers
+from ..exporter.sessions import reset_of
 from .zoo_rows import Model, axes_of, draw, example_sizes, sizes_inside, sizes_outside
 
 TARGET = "cpu:x86-64-v3"
@@ -129,13 +130,17 @@ def _told(diagnostics: Sequence[Diagnostic]) -> str:
 def _compared(module: torch.nn.Module, model: Model, inputs: Any, bundle: Path) -> dict[str, Any]:
     from ..runtime.model import load
 
-    served = load(bundle)
+    loaded = load(bundle, device="cpu")
+    reset = reset_of(module, [state.name for state in loaded.states])
     error = 0.0
     inside = sizes_inside(model.dims)
     for seed, sizes in enumerate(inside):
         call = draw(inputs, sizes, seed)
+        # Where the model keeps state, each call is on that of the export.
         with torch.no_grad():
             want = _tensors(module(**pytree.tree_map(_cloned, call)))
+        reset()
+        served = loaded.session() if loaded.states else loaded
         got = _tensors(served(**call))
         if len(got) != len(want):
             raise _Wrong(f"{len(got)} tensors, eager gives {len(want)}")
@@ -148,6 +153,7 @@ def _compared(module: torch.nn.Module, model: Model, inputs: Any, bundle: Path) 
     refused = sizes_outside(model.dims)
     for sizes in refused:
         try:
+            served = loaded.session() if loaded.states else loaded
             served(**draw(inputs, sizes, 0))
         except GuardError:
             continue
