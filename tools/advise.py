@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,11 +14,12 @@ import click
 
 from ..artifacts.container import open_bundle
 from ..artifacts.contract import Contract
-from ..artifacts.errors import BundleError, Diagnostic, UsageError
+from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.manifest import GENERAL, Manifest, contract_of
 from .advise_measure import Pair, measure
 from .progress import Progress
 from .sources import output_options
+from .trial import Again, export_with
 
 CALLS = "calls"
 PAYS = 0.97  # of the general code's time: what is nearer to it is not told from noise
@@ -64,6 +63,20 @@ class Row:
     "one, to try.",
 )
 @click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="INPUT=VALUE",
+    help="With --against: an example input, as it was given to `export`.",
+)
+@click.option(
+    "--axes",
+    multiple=True,
+    metavar="INPUT=NAME,…",
+    help="With --against: names of axes, as they were given to `export`.",
+)
+@click.option("--train", is_flag=True, help="With --against: as it was given to `export`.")
+@click.option(
     "--most",
     type=click.IntRange(min=1),
     default=8,
@@ -79,6 +92,9 @@ def command(
     bundle: Path,
     shapes: Path | None,
     against: str | None,
+    inputs: tuple[str, ...],
+    axes: tuple[str, ...],
+    train: bool,
     most: int,
     threads: int | None,
     rounds: int,
@@ -95,6 +111,14 @@ def command(
       tcexport advise m.tcpkg
       tcexport advise m.tcpkg --shapes shapes.csv --against model.py
     """
+    if against is None and (inputs or axes or train):
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                "--input, --axes and --train say how to export a source, and none is given",
+                tries=("--against model.py",),
+            )
+        )
     with open_bundle(bundle) as opened:
         manifest = opened.manifest
     if manifest.variants and manifest.variants[-1].contract is not None:
@@ -113,6 +137,7 @@ def command(
     ):
         pairs = _pairs(manifest, seen)
         trial, held = bundle, manifest
+        notes: list[str] = []
         if any(pair is None for pair in pairs):
             if against is None:
                 raise UsageError(
@@ -129,9 +154,12 @@ def command(
                 )
             progress("export the variants to try", None)
             trial = Path(place) / "trial.tcpkg"
-            _export(against, manifest, seen, trial)
+            again = Again(against, inputs, axes, train)
+            export_with(again, manifest, [each.sizes for each in seen], trial)
             with open_bundle(trial) as opened:
                 held = opened.manifest
+            if held.provenance.source_sha256 != manifest.provenance.source_sha256:
+                notes.append(f"{against} is not what the bundle was made from: it has changed since")
             pairs = _pairs(held, seen)
         rows = []
         for each, pair in zip(seen, pairs, strict=True):
@@ -143,9 +171,10 @@ def command(
             times = measure(trial, pair, rounds=rounds, threads=threads)
             rows.append(_row(pair.variant, each, times))
     if form == "json":
-        click.echo(json.dumps({"rows": [asdict(row) for row in rows], "advice": advice(rows)}))
+        told = {"rows": [asdict(row) for row in rows], "advice": advice(rows), "notes": notes}
+        click.echo(json.dumps(told))
         return
-    click.echo("\n".join([*_lines(rows), *advice(rows)]))
+    click.echo("\n".join([*(f"note: {note}" for note in notes), *_lines(rows), *advice(rows)]))
 
 
 # --- the sizes ------------------------------------------------------------------------------------
@@ -228,25 +257,6 @@ def _takes(contract: Contract, sizes: Mapping[str, int]) -> bool:
     from .bench_sizes import misfit
 
     return not misfit(contract, sizes)
-
-
-def _export(source: str, manifest: Manifest, seen: Sequence[Seen], out: Path) -> None:
-    """The same source with a variant for each of the sizes, in a process of its own."""
-    command = [sys.executable, "-m", "tcexport", "export", source, "-q", "-o", str(out)]
-    command += ["--dynamic", manifest.provenance.options["dynamic"]]
-    command += ["--variant-limit", str(len(seen))]
-    for each in seen:
-        command += [
-            "--profile",
-            f"at_{'_'.join(map(str, each.sizes.values()))}:{_text(each.sizes)}",
-        ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise BundleError(
-            Diagnostic(
-                "TC008", "the variants could not be exported", notes=tuple(done.stderr.splitlines())
-            )
-        )
 
 
 # --- the answer -----------------------------------------------------------------------------------

@@ -60,6 +60,41 @@ def test_the_sizes_that_a_model_counted_are_measured(folder: Path, capsys) -> No
     assert found["advice"]
 
 
+SOURCE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Parameter(torch.randn(16, 4))
+
+    def forward(self, x, *, k: int):
+        return x * self.table[: x.shape[1]] * (2 if self.training else k)
+"""
+
+
+def test_another_export_has_all_options_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(SOURCE)
+    given = ["--input", "x=float32[b=2,s=5,4]", "--input", "k=3", "--axes", "x=b,s,_", "--train"]
+    options = [*given, "--dynamic", "b=1..4,s=1..64", "--narrow", "--target", "cpu:x86-64-v3"]
+    assert run_command(["export", "model.py:Net", "-q", *options, "-o", "m.tcpkg"]) == 0
+    Path("shapes.csv").write_text("b,s,calls\n1,3,5\n2,16,1\n")
+    advised = ["advise", "m.tcpkg", "--shapes", "shapes.csv", "-q", "--rounds", "4"]
+    capsys.readouterr()
+    assert run_command([*advised, "--against", "model.py:Net", *given, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["sizes"] for row in found["rows"]] == [{"b": 1, "s": 3}, {"b": 2, "s": 16}]
+    assert not found["notes"]
+    assert run_command([*advised, "--against", "model.py:Nut"]) == 2
+    assert "error[TC0" in capsys.readouterr().err, "what the export says is told as its own"
+    assert run_command([*advised, "--axes", "x=b,s,_"]) == 2
+    assert "--against model.py" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [
