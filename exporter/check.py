@@ -17,12 +17,14 @@ from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.levels import Levels, parse_levels
 from ..lowering.survey import OpUse
 from .advice import Advice, advise
-from .derive import relocated, with_asserted
-from .export import Progress, Stages, displayer, in_the_users_words, raised, traced_and_derived
+from .derive import with_asserted
+from .display import displayer, in_the_users_words, raised, relocated
 from .graph_text import graph_text
 from .indices import require_bounded
 from .options import DimRequest, dynamic_from_python, parse_targets
 from .source import Source, source_in_memory
+from .stages import Progress, Stages
+from .traced import traced_and_derived
 from .words import Words, in_words
 
 

@@ -183,14 +183,14 @@ def _product(lists: Lists, name: str = "") -> list[Profile]:
     if name and len(points) == 1:
         return [Profile(name, points[0])]
     prefix = f"{name}:" if name else ""
-    return [Profile(f"{prefix}{sizes_text(point)}", point) for point in points]
+    return [Profile(f"{prefix}{spans_text(point)}", point) for point in points]
 
 
 def _distinct(found: list[Profile]) -> tuple[Profile, ...]:
     names: dict[str, Profile] = {}
     sizes: dict[str, Profile] = {}
     for profile in found:
-        text = sizes_text(dict(sorted(profile.spans.items())))
+        text = spans_text(dict(sorted(profile.spans.items())))
         if profile.name == GENERAL:
             raise _malformed("a variant is called general", "that name is the general code's")
         if profile.name in names or text in sizes:
@@ -204,7 +204,7 @@ def span_text(span: Span) -> str:
     return str(span.lo) if span.lo == span.hi else str(span)
 
 
-def sizes_text(spans: Mapping[str, Span]) -> str:
+def spans_text(spans: Mapping[str, Span]) -> str:
     """``batch=1,seq=1..128``, which is what a variant is called."""
     return ",".join(f"{dim}={span_text(span)}" for dim, span in spans.items())
 

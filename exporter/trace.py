@@ -30,7 +30,7 @@ from ..artifacts.prove import bounds
 from ..lowering.decompose import decompose
 from ..lowering.locations import user_location
 from ..lowering.own_ops import name_of
-from ..lowering.tracing import own_kernels
+from ..lowering.tracing import whole_ops
 from .breaks import eager_failure, explain_failure, explain_pass
 from .divisors import Divisors, recording_divisors
 from .eager import quietly, run_eager
@@ -316,7 +316,7 @@ def _tracing() -> Iterator[None]:
                 fake_tensor_cache_enabled=False, ignore_logging_functions=IGNORED
             ),
             recording_lines(),
-            own_kernels(),
+            whole_ops(),
             # What the model prints was printed when it was run; torch prints graphs of failures.
             quietly(),
         ):

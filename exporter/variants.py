@@ -20,7 +20,7 @@ from ..lowering.lower import Lowered
 from ..lowering.variants import ENTRY
 from ..lowering.worker import Function
 from .derive import Derived, used_symbols, with_asserted
-from .profiles import Profile, sizes_text, span_text
+from .profiles import Profile, span_text, spans_text
 from .trace import Trace
 
 
@@ -249,7 +249,7 @@ def _overlaps(made: Sequence[Planned]) -> list[Diagnostic]:
             notes.append(
                 Diagnostic(
                     "TC223",
-                    f"{first.name} and {second.name} both take {sizes_text(named)}: "
+                    f"{first.name} and {second.name} both take {spans_text(named)}: "
                     f"{first.name} is tried first",
                     severity="note",
                 )

@@ -1,7 +1,7 @@
 """What torch's own code for some ops would fix in a trace, done in another way.
 
 Recurrent layers stay whole, with their number of steps dynamic: torch's shape functions run them step
-by step. While `own_kernels` is active they give the shapes alone, through an op that cannot be
+by step. While `whole_ops` is active they give the shapes alone, through an op that cannot be
 computed: should one of them get into a graph in the place of the layer, it is refused by its name.
 The inverse short-time Fourier transform is written so that no value of a tensor is read.
 """
@@ -62,7 +62,7 @@ _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
 
 @contextmanager
-def own_kernels() -> Iterator[None]:
+def whole_ops() -> Iterator[None]:
     """While active, a trace follows these ops through our functions."""
     with ExitStack() as stack:
         for op, kernel in _OWN.items():

@@ -25,7 +25,7 @@ from tcexport.lowering import (
 )
 from tcexport.lowering.converters.registry import COMPLEX, CONVERTERS, is_complex
 from tcexport.lowering.decompose import decompose
-from tcexport.lowering.tracing import own_kernels
+from tcexport.lowering.tracing import whole_ops
 
 TARGET = "x86-64-v3"
 Call = tuple[Any, ...]
@@ -60,7 +60,7 @@ def trace(module: nn.Module, args: Call, dynamic: Any = None) -> torch.export.Ex
         with (
             torch.no_grad(),
             fx_config.patch(backed_size_oblivious=True, use_duck_shape=False),
-            own_kernels(),
+            whole_ops(),
         ):
             program = torch.export.export(module, args, dynamic_shapes=dynamic, strict=True)
             return decompose(program, {})
