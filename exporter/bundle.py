@@ -27,8 +27,8 @@ from .repository import Commit
 from .tvm_runtime import TvmRuntime, tvm_runtime
 
 if TYPE_CHECKING:
+    from ..lowering.answer import OnGpu
     from ..lowering.lower import Lowered
-    from ..lowering.worker import OnGpu
 
 ENTRY_FUNCTION = "main"
 _SYSTEM = "linux"
@@ -63,12 +63,12 @@ def assemble(
     runtimes_for = {each.machine: each for each in _runtimes(lowered)}
     entry = Entry(
         ENTRY_FUNCTION,
-        lowered.inputs,
+        lowered.main.inputs,
         sizes,
-        lowered.weights,
-        lowered.results,
-        lowered.into,
-        lowered.given,
+        lowered.main.weights,
+        lowered.main.results,
+        lowered.main.into,
+        lowered.main.given,
     )
     targets = []
     for name, library in lowered.libraries.items():

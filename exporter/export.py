@@ -247,10 +247,10 @@ def _export(
             for name, library in lowered.libraries.items():
                 size = library.stat().st_size
                 listener.info("built %s, %d bytes", target_named(name).label, size)
-        require_bounded(traced, lowered.indexing)
+        require_bounded(traced, lowered.main.indexing)
         for wanted_function, function in zip(planned.functions, lowered.functions, strict=True):
             require_bounded(arms[wanted_function.program].traced, function.indexing)
-        derived = with_asserted(derived, traced, lowered.asserted)
+        derived = with_asserted(derived, traced, lowered.main.asserted)
         require_served(source, whole or derived.contract)
         contract = relocated(whole or derived.contract, displayer(source))
         made = built(planned, lowered) if len(planned.variants) > 1 else ()
@@ -266,7 +266,7 @@ def _export(
                     options=_options(dynamic, targets, narrow, planned),
                     contract=contract,
                     lowered=lowered,
-                    sizes=used_symbols(lowered.sizes, derived),
+                    sizes=used_symbols(lowered.main.sizes, derived),
                     memory=None if made else over_dims(lowered.memory, derived),
                     gpu_sizes=used_symbols(lowered.gpu.sizes if lowered.gpu else (), derived),
                     variants=relocated(tuple(each for _, each in made), displayer(source)),

@@ -16,9 +16,9 @@ from ..artifacts.manifest import GENERAL
 from ..artifacts.names import suggestions
 from ..artifacts.parts import box_of
 from ..artifacts.prove import Box, Span, holds
+from ..lowering.answer import Function
 from ..lowering.lower import Lowered
 from ..lowering.variants import ENTRY
-from ..lowering.worker import Function
 from .derive import Derived, used_symbols, with_asserted
 from .profiles import Profile, span_text, spans_text
 from .trace import Trace

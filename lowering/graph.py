@@ -15,7 +15,7 @@ from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
 from . import epilogue, layout, regions
-from .asserted import Asserted
+from .answer import Called, Surveyed
 from .checks import CHECK_INDEX, REQUIRE, free_number
 from .context import Context, Unsupported, constant_tensor, constant_value
 from .converters.complex import apart, together
@@ -52,31 +52,16 @@ _SAME_ORDER = frozenset(
 
 @dataclass(frozen=True)
 class BuiltGraph:
-    """A Relax module, and the order of the arguments of the function that was added to it last.
+    """A Relax module, and how the function is called that was added to it last.
 
     ``folded``: the nodes that were computed at export.
     """
 
     module: IRModule
-    inputs: tuple[int, ...]
-    sizes: tuple[str, ...]
-    weights: tuple[str, ...]
-    results: int
-    indexing: tuple[str, ...]
-    asserted: tuple[Asserted, ...]
+    called: Called
     ops: tuple[OpUse, ...]
     folded: frozenset[str]
     loops: tuple[IRModule, ...] = ()
-    states: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Of a `BuiltGraph` what is known before there is one."""
-
-    ops: tuple[OpUse, ...]
-    indexing: tuple[str, ...]
-    asserted: tuple[Asserted, ...]
 
 
 def build(
@@ -115,9 +100,10 @@ def finished(builder: relax.BlockBuilder, functions: Mapping[str, BuiltGraph]) -
     for loop in loops:
         module.update(loop)
     for name, built in functions.items():
-        if built.states:
-            first = len(built.inputs) + bool(built.sizes)
-            module = keeping_states(module, name, range(first, first + len(built.states)))
+        called = built.called
+        if called.states:
+            first = len(called.inputs) + bool(called.sizes)
+            module = keeping_states(module, name, range(first, first + len(called.states)))
     return module
 
 
@@ -126,7 +112,7 @@ def survey(
     constants: Mapping[str, Constant],
     target: Target,
     own: Sequence[OwnKernel] = (),
-) -> Survey:
+) -> Surveyed:
     """What `build` would say of a decomposed program, op by op.
 
     Raises:
@@ -197,26 +183,29 @@ class _Importer:
             builder.emit_func_output(output, parameters)
         return BuiltGraph(
             module=builder.get(),
-            inputs=tuple(self.inputs),
-            sizes=sizes,
-            weights=tuple(self.ctx.parameters),
-            results=len(results),
-            indexing=tuple(dict.fromkeys(self.ctx.indexing)),
-            asserted=tuple(self.ctx.asserted),
+            called=Called(
+                self.variant.function,
+                inputs=tuple(self.inputs),
+                sizes=sizes,
+                states=tuple(state.name for state in self.states),
+                weights=tuple(self.ctx.parameters),
+                results=len(results),
+                indexing=tuple(dict.fromkeys(self.ctx.indexing)),
+                asserted=tuple(self.ctx.asserted),
+            ),
             ops=table(self._uses()),
             folded=frozenset(node.name for node in self.folded),
             loops=tuple(self.loops),
-            states=tuple(state.name for state in self.states),
         )
 
-    def survey(self) -> Survey:
+    def survey(self) -> Surveyed:
         with self.ctx.builder.function(GENERAL.function):
             with self.ctx.builder.dataflow():
                 self._nodes()
                 output = self.ctx.builder.emit_output(relax.Tuple([]))
             self.ctx.builder.emit_func_output(output, list(self.inputs.values()))
-        indexing = tuple(dict.fromkeys(self.ctx.indexing))
-        return Survey(table(self._uses()), indexing, tuple(self.ctx.asserted))
+        ops, indexing = table(self._uses()), tuple(dict.fromkeys(self.ctx.indexing))
+        return Surveyed(ops, refusals(ops), indexing, tuple(self.ctx.asserted))
 
     def _nodes(self) -> None:
         self._placeholders()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from tvm import IRModule, relax
 
+from .answer import Called, Function
 from .graph import BuiltGraph, build, finished
 from .own_ops import OwnKernel
 from .survey import OpUse
@@ -15,7 +16,6 @@ from .targets import Target
 from .tensor import Constant
 from .variants import Variant
 from .weights import WeightStore
-from .worker import Called, Function
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,5 @@ def build_all(
         if not function.sizes:
             general[number] = built
         graphs[function.name] = built
-    called = tuple(
-        Called(
-            name,
-            built.inputs,
-            built.sizes,
-            built.states,
-            built.weights,
-            built.results,
-            built.indexing,
-            built.asserted,
-        )
-        for name, built in graphs.items()
-    )
+    called = tuple(built.called for built in graphs.values())
     return Library(finished(builder, graphs), called, general[functions[0].program].ops)

@@ -10,9 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -21,61 +19,27 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.logs import log
-from ..artifacts.manifest import Parameters
-from ..artifacts.states import StateTensor
-from .asserted import Asserted
-from .locations import user_location
-from .own_ops import OwnKernel, put_in
-from .survey import OpUse
-from .targets import CPU_TARGETS, target_named
-from .worker import (
+from .answer import (
     Answer,
-    Called,
     Function,
-    OnGpu,
+    Made,
     Progress,
     Request,
+    Surveyed,
     answer_path,
     library_path,
     weights_path,
 )
+from .locations import user_location
+from .own_ops import OwnKernel, put_in
+from .targets import CPU_TARGETS, target_named
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """The binaries of a program, and how the compiled function ``main`` is called.
+class Lowered(Made, frozen=True, kw_only=True):
+    """The binaries of a program: the weights that all of them take, and the library of each target."""
 
-    Its arguments are: the tensors among the flat user inputs at the indices ``inputs``; then, if
-    there are ``sizes``, one shape with the values of these torch symbols; then the ``states``, which
-    it changes; then the tensors ``weights`` of ``weights_file``. It returns ``results`` tensors, the
-    tensors among the graph's outputs in their order, in an array, or one by itself. The function
-    ``into``, if any, does the same, and takes memory for the results numbered ``given`` before the
-    weights. ``indexing`` names the nodes whose kernels read or write at positions that are data, and
-    ``asserted`` is what kernels assert of their data: the contract must hold both. ``parameters`` is
-    how the weights were made of the model's state, where it is known. ``memory`` are sums of bytes over
-    torch's symbols, of which a call allocates the largest at once, or None where that is not known.
-    ``gpu`` is how the function for a GPU is called, and what its library holds.
-    ``functions`` are all functions of each library, ``main`` first.
-    """
-
-    inputs: tuple[int, ...]
-    sizes: tuple[str, ...]
-    weights: tuple[str, ...]
     weights_file: Path
-    results: int
-    into: str
-    given: tuple[int, ...]
     libraries: dict[str, Path]
-    linker: str
-    libc: str
-    indexing: tuple[str, ...] = ()
-    asserted: tuple[Asserted, ...] = ()
-    memory: tuple[Any, ...] | None = None
-    ops: tuple[OpUse, ...] = ()
-    states: tuple[StateTensor, ...] = ()
-    parameters: Parameters | None = None
-    gpu: OnGpu | None = None
-    functions: tuple[Called, ...] = ()
 
 
 def lower(
@@ -116,42 +80,17 @@ def lower(
     paths = _paths(workdir, len(programs))
     request = Request(paths, targets, str(workdir), tuple(functions), own=own)
     answer = _asked(programs, request, progress)
-    if answer.errors:
+    if answer.made is None:
         raise ExportError(answer.errors)
     return Lowered(
-        inputs=answer.inputs,
-        sizes=answer.sizes,
-        weights=answer.weights,
+        **msgspec.structs.asdict(answer.made),
         weights_file=weights_path(workdir),
-        results=answer.results,
-        into=answer.into,
-        given=answer.given,
         libraries={name: library_path(workdir, name) for name in targets},
-        linker=answer.linker,
-        libc=answer.libc,
-        indexing=answer.indexing,
-        asserted=answer.asserted,
-        memory=answer.memory,
-        ops=answer.ops,
-        states=answer.states,
-        parameters=answer.parameters,
-        gpu=answer.gpu,
-        functions=answer.functions,
     )
 
 
 def _paths(workdir: Path, count: int) -> tuple[str, ...]:
     return tuple(str(workdir / f"program{number or ''}.pt2") for number in range(count))
-
-
-@dataclass(frozen=True)
-class Surveyed:
-    """Which ops of a program can be lowered, why others cannot (TC501); the rest as in `Lowered`."""
-
-    ops: tuple[OpUse, ...]
-    errors: tuple[Diagnostic, ...]
-    indexing: tuple[str, ...]
-    asserted: tuple[Asserted, ...]
 
 
 def survey(
@@ -170,9 +109,9 @@ def survey(
     paths = _paths(workdir, 1)
     request = Request(paths, (target,), str(workdir), only_survey=True, own=own)
     answer = _asked((program,), request, progress)
-    if answer.errors and not answer.ops:
+    if answer.surveyed is None:
         raise ExportError(answer.errors)
-    return Surveyed(answer.ops, answer.errors, answer.indexing, answer.asserted)
+    return answer.surveyed
 
 
 def _asked(
@@ -191,8 +130,9 @@ def _asked(
     _run_worker(request_path, progress)
     answer = msgspec.json.decode(answer_path(workdir).read_bytes(), type=Answer)
     listener = log("lowering")
-    if listener is not None:
-        for row in answer.ops:
+    found = answer.made or answer.surveyed
+    if listener is not None and found is not None:
+        for row in found.ops:
             listener.info("%s", row)
     return answer
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir import Call, Op
 
@@ -99,10 +100,9 @@ def _calls(ty: relax.Type) -> bool:
 
 
 def _is_called(size: tirx.Expr) -> bool:
-    operands = (getattr(size, name, None) for name in ("a", "b", "value"))
-    return isinstance(size, Call) or any(
-        _is_called(each) for each in operands if isinstance(each, tirx.Expr)
-    )
+    found: list[Call] = []
+    tvm_ffi.structural_walk(size, (Call, found.append))
+    return bool(found)
 
 
 def _with_parameters(

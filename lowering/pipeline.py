@@ -53,7 +53,7 @@ def compile_module(
     llvm = tvm.target.Target(dict(target.llvm))
     fuse, order, allocate, plan, lower = _passes()
     with llvm, tvm.transform.PassContext(**PASS_CONFIG):
-        module = update_in_place(order(schedule_rest(fuse(module), target)))
+        module = update_in_place(order(schedule_rest(fuse(module))))
         module = allocate(bfloat16_as_bits(module))
         weights = {ENTRY: 0} if weights is None else weights
         given = {name: given_results(module, name) for name in weights}

@@ -32,6 +32,11 @@ def product(sizes: Iterable[Size]) -> Size:
     return as_size(sympy.Mul(*sizes))
 
 
+def around(shape: Shape, axis: int) -> Shape:
+    """A shape as three axes: all before one, that one, and all after it."""
+    return (product(shape[:axis]), shape[axis], product(shape[axis + 1 :]))
+
+
 def same(a: Size, b: Size) -> bool | None:
     """Whether two sizes are equal for all values of their symbols; None where that is not known."""
     if a == b:

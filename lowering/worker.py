@@ -11,96 +11,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ..artifacts.errors import Diagnostic, ExportError
-from ..artifacts.manifest import Parameters
-from ..artifacts.states import StateTensor
-from .asserted import Asserted
+from .answer import (
+    Answer,
+    Called,
+    Function,
+    Made,
+    OnGpu,
+    Progress,
+    Request,
+    Surveyed,
+    answer_path,
+    library_path,
+    weights_path,
+)
 from .own_ops import OwnKernel
-from .survey import OpUse
 from .targets import GpuTarget, target_named
-from .variants import ENTRY
-
-
-class Function(msgspec.Struct, frozen=True):
-    """A function of the library: of ``program`` (a place in the request), with ``sizes`` of torch's
-    symbols, by name, as numbers. A program's own, without any, comes before those with."""
-
-    name: str = ENTRY
-    program: int = 0
-    sizes: dict[str, int] = {}
-
-
-class Request(msgspec.Struct, frozen=True):
-    """What is to be lowered, and where the files go; or ``only_survey``: which ops could be.
-    ``own``: kernels for ops that are not torch's."""
-
-    programs: tuple[str, ...]
-    targets: tuple[str, ...]
-    workdir: str
-    functions: tuple[Function, ...] = (Function(),)
-    only_survey: bool = False
-    own: tuple[OwnKernel, ...] = ()
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """A stage that begins (None), or that is over, and how many seconds it took."""
-
-    stage: str
-    seconds: float | None
-
-
-class OnGpu(msgspec.Struct, frozen=True):
-    """How the function for a GPU is called (as in `Lowered`), and what its library holds: machine
-    code and PTX by architecture, and kernels by name."""
-
-    target: str
-    inputs: tuple[int, ...]
-    sizes: tuple[str, ...]
-    weights: tuple[str, ...]
-    results: int
-    images: tuple[str, ...]
-    kernels: tuple[str, ...]
-
-
-class Called(msgspec.Struct, frozen=True):
-    """How a function is called, and what its contract must hold: see `Lowered`."""
-
-    name: str
-    inputs: tuple[int, ...]
-    sizes: tuple[str, ...]
-    states: tuple[str, ...]
-    weights: tuple[str, ...]
-    results: int
-    indexing: tuple[str, ...]
-    asserted: tuple[Asserted, ...]
-    into: str = ""
-    given: tuple[int, ...] = ()
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The fields of `Lowered`, or why there is none."""
-
-    inputs: tuple[int, ...] = ()
-    sizes: tuple[str, ...] = ()
-    weights: tuple[str, ...] = ()
-    results: int = 0
-    into: str = ""
-    given: tuple[int, ...] = ()
-    linker: str = ""
-    libc: str = ""
-    indexing: tuple[str, ...] = ()
-    asserted: tuple[Asserted, ...] = ()
-    ops: tuple[OpUse, ...] = ()
-    states: tuple[StateTensor, ...] = ()
-    parameters: Parameters | None = None
-    memory: tuple[Any, ...] | None = None
-    gpu: OnGpu | None = None
-    functions: tuple[Called, ...] = ()
-    errors: tuple[Diagnostic, ...] = ()
 
 
 @contextmanager
@@ -121,24 +50,13 @@ def main(request_path: str) -> None:
     try:
         programs = tuple(Path(each) for each in request.programs)
         if request.only_survey:
-            answer = look(programs[0], request.targets, workdir, request.own)
+            answer = Answer(surveyed=look(programs[0], request.targets, request.own))
         else:
-            answer = run(programs, request.targets, workdir, request.functions, request.own)
+            made = run(programs, request.targets, workdir, request.functions, request.own)
+            answer = Answer(made=made)
     except ExportError as error:
         answer = Answer(errors=error.diagnostics)
     answer_path(workdir).write_bytes(msgspec.json.encode(answer))
-
-
-def answer_path(workdir: Path) -> Path:
-    return workdir / "answer.json"
-
-
-def weights_path(workdir: Path) -> Path:
-    return workdir / "weights.safetensors"
-
-
-def library_path(workdir: Path, target: str) -> Path:
-    return workdir / target_named(target).folder / "model.so"
 
 
 def run(
@@ -147,7 +65,8 @@ def run(
     workdir: Path,
     functions: tuple[Function, ...] = (Function(),),
     own: tuple[OwnKernel, ...] = (),
-) -> Answer:
+) -> Made:
+    """Compile the functions of some programs for some targets, into files in ``workdir``."""
     with stage("load compiler"):
         import torch
 
@@ -245,24 +164,15 @@ def run(
         needs.append(oldest_glibc(library.read_bytes()))
     if given:
         called = tuple(_with_given(each, [every[each.name] for every in given]) for each in called)
-    main = called[0]
-    return Answer(
-        inputs=main.inputs,
-        sizes=main.sizes,
-        weights=main.weights,
-        results=main.results,
-        into=main.into,
-        given=main.given,
+    return Made(
+        functions=called,
         linker=", ".join(sorted({linker.version for linker in linkers.values()})),
         libc=max(needs, key=lambda version: [int(part) for part in version.split(".")]),
-        indexing=main.indexing,
-        asserted=main.asserted,
         memory=joined(memory) if memory else None,
         ops=libraries[targets[0]].ops,
         states=tuple(row for row, _ in held),
         parameters=parameters,
         gpu=gpu,
-        functions=called,
     )
 
 
@@ -292,29 +202,21 @@ def _refuse_state_on_gpu(names: list[str], targets: tuple[str, ...]) -> None:
 def look(
     program_path: Path,
     targets: tuple[str, ...],
-    workdir: Path,
     own: tuple[OwnKernel, ...] = (),
-) -> Answer:
+) -> Surveyed:
     """Convert the program for the first target, and compile nothing."""
     with stage("load compiler"):
         import torch
 
         from . import converters  # noqa: F401  (registers them)
         from .graph import survey
-        from .survey import refusals
         from .weights import constants
 
     with stage("read the program"):
         program = torch.export.load(program_path)
         values = constants(program)
     with stage("convert"):
-        found = survey(program, values, target_named(targets[0]), own)
-    return Answer(
-        ops=found.ops,
-        indexing=found.indexing,
-        asserted=found.asserted,
-        errors=refusals(found.ops),
-    )
+        return survey(program, values, target_named(targets[0]), own)
 
 
 if __name__ == "__main__":

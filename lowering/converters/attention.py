@@ -11,7 +11,8 @@ from ..context import Context, Unsupported
 from ..kernels.attention import attention
 from ..symbols import Size
 from ..tensor import Tensor
-from .elementwise import choose, pointwise
+from .choice import choose
+from .elementwise import pointwise
 from .linear import matrix_product
 from .norm import softmax
 from .registry import converter

@@ -8,7 +8,8 @@ of the contract's makes a kernel read other memory; those that are an input as i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -16,7 +17,7 @@ from tvm.tirx.script.builder import ir as T
 
 from ..context import Context, Unsupported, axis_of, broadcast, broadcast_index
 from ..kernels.prim_func import let, local, parallel, serial, store
-from ..symbols import Size, as_shape
+from ..symbols import Shape, Size, as_shape
 from ..tensor import Tensor
 from .nonzero import pick_masked
 from .registry import converter
@@ -95,37 +96,66 @@ def convert_gather(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
     return ctx.compute("gather", [x, index], index.shape, x.dtype, element)
 
 
-@converter("aten.index.Tensor", takes_halves=True)
-def convert_index(ctx: Context, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+@dataclass(frozen=True)
+class Picked:
+    """What ``x[indices]`` speaks of: ``indices`` by the axis that they pick from, and the axes of ``x``
+    that stand before and after their common shape in ``shape``."""
+
+    indices: dict[int, Tensor]
+    common: Shape
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    shape: Shape
+
+    def place(self, point: Sequence[Any], at: Callable[[int, Sequence[Any]], Any]) -> list[Any]:
+        """Where in ``x`` an element of ``shape`` lies; ``at(axis, point of the common shape)`` is the
+        position that the indices give."""
+        first, last = len(self.before), len(self.before) + len(self.common)
+        where = dict(zip(self.before, point[:first], strict=True))
+        # A scalar is written at a point of one axis.
+        where |= dict(zip(self.after, point[last:], strict=False))
+        where |= {axis: at(axis, point[first:last]) for axis in self.indices}
+        return [where[axis] for axis in sorted(where)]
+
+
+def picked_by(x: Tensor, indices: Sequence[Tensor | None]) -> Picked:
+    """The common shape of the indices stands where they stood, or in front if they stood apart."""
     picked = {axis: index for axis, index in enumerate(indices) if index is not None}
-    if any(index.dtype == "bool" for index in picked.values()):
-        if len(picked) != 1:
-            raise Unsupported("with a boolean mask among other indices", "x[mask][:, index]")
-        ((axis, mask),) = picked.items()
-        return pick_masked(ctx, x, mask, axis)
     common = broadcast(*(index.shape for index in picked.values()))
     axes = sorted(picked)
-    adjacent = axes == list(range(axes[0], axes[-1] + 1))
-    # The common shape stands where the indices stood, or in front if they stood apart.
-    front = axes[0] if adjacent else 0
+    front = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
     others = [axis for axis in range(x.rank) if axis not in picked]
-    before = [axis for axis in others if axis < front] if adjacent else []
-    after = [axis for axis in others if axis not in before]
+    before = tuple(axis for axis in others if axis < front)
+    after = tuple(axis for axis in others if axis >= front)
     shape = (*(x.shape[a] for a in before), *common, *(x.shape[a] for a in after))
+    return Picked(picked, common, before, after, shape)
+
+
+@converter("aten.index.Tensor", takes_halves=True)
+def convert_index(ctx: Context, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    picked = picked_by(x, indices)
+    if any(index.dtype == "bool" for index in picked.indices.values()):
+        if len(picked.indices) != 1:
+            raise Unsupported("with a boolean mask among other indices", "x[mask][:, index]")
+        ((axis, mask),) = picked.indices.items()
+        return pick_masked(ctx, x, mask, axis)
     safe = {
-        axis: position_in(ctx, index, x.shape[axis], wraps=True) for axis, index in picked.items()
+        axis: position_in(ctx, index, x.shape[axis], wraps=True)
+        for axis, index in picked.indices.items()
     }
 
     def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
         source, *ids = tensors
-        middle = position[len(before) : len(before) + len(common)]
-        rest = position[: len(before)] + position[len(before) + len(common) :]
-        where: dict[int, Any] = dict(zip(before + after, rest, strict=True))
-        for (axis, index), values in zip(picked.items(), ids, strict=True):
-            where[axis] = safe[axis](scope, values(*broadcast_index(index.shape, middle)))
-        return source(*(where[axis] for axis in range(x.rank)))
+        of_axis = dict(zip(picked.indices, ids, strict=True))
 
-    return ctx.compute("index", [x, *picked.values()], shape, x.dtype, element)
+        def at(axis: int, middle: Sequence[Any]) -> Any:
+            where = broadcast_index(picked.indices[axis].shape, middle)
+            return safe[axis](scope, of_axis[axis](*where))
+
+        return source(*picked.place(position, at))
+
+    operands = [x, *picked.indices.values()]
+    return ctx.compute("index", operands, picked.shape, x.dtype, element)
 
 
 @converter("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")

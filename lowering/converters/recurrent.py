@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
+from ...artifacts.recipes import Steps
 from ..context import Context, Unsupported
 from ..kernels import gemm
 from ..kernels.recurrent import CELLS, Cell, Operands, emit_layer, packing
@@ -19,31 +20,12 @@ from .registry import converter
 from .shape import concatenate
 
 
-@converter("aten.lstm.input", takes_halves=True)
-def convert_lstm(
-    ctx: Context,
-    input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> list[Tensor]:
-    _refuse_dropout(dropout, train)
-    return _stack(
-        ctx, "lstm", input, hx, params, has_biases, num_layers, bidirectional, batch_first
-    )
-
-
-def _convert_others(name: str) -> None:
+def _register(name: str) -> None:
     @converter(f"aten.{name}.input", takes_halves=True)
     def convert(
         ctx: Context,
         input: Tensor,
-        hx: Tensor,
+        hx: Tensor | Sequence[Tensor],
         params: Sequence[Tensor],
         has_biases: bool,
         num_layers: int,
@@ -52,19 +34,16 @@ def _convert_others(name: str) -> None:
         bidirectional: bool,
         batch_first: bool,
     ) -> list[Tensor]:
-        _refuse_dropout(dropout, train)
+        if train and dropout:
+            raise Unsupported(f"with dropout={dropout} in training mode", "model.eval()")
+        states = [hx] if isinstance(hx, Tensor) else hx
         return _stack(
-            ctx, name, input, [hx], params, has_biases, num_layers, bidirectional, batch_first
+            ctx, name, input, states, params, has_biases, num_layers, bidirectional, batch_first
         )
 
 
-for _name in ("gru", "rnn_tanh", "rnn_relu"):
-    _convert_others(_name)
-
-
-def _refuse_dropout(dropout: float, train: bool) -> None:
-    if train and dropout:
-        raise Unsupported(f"with dropout={dropout} in training mode", "model.eval()")
+for _name in CELLS:
+    _register(_name)
 
 
 def _stack(
@@ -136,12 +115,12 @@ def _layer(
     gates = ctx.cast(linear(ctx, x, w_ih, bias), dtype)
     optional = {
         "bias": ctx.cast(b_hh, dtype) if apart and b_hh is not None else None,
-        "projection": None if w_hr is None else _panels(ctx, w_hr),
+        "projection": None if w_hr is None else _packed(ctx, f"packed{PANEL}", w_hr, gemm.PACKING),
         "first_cell": first[1] if len(first) > 1 else None,
     }
     inputs = {
         "gates": gates,
-        "weight": _packed(ctx, cell, w_hh),
+        "weight": _packed(ctx, cell.name, w_hh, packing(cell)),
         "first": first[0],
         **{role: tensor for role, tensor in optional.items() if tensor is not None},
     }
@@ -181,17 +160,10 @@ def _layer(
     return ctx.procedure(cell.name, list(inputs.values()), results, emit, (steps, batch))
 
 
-def _packed(ctx: Context, cell: Cell, weight: Tensor) -> Tensor:
-    """W_hh in panels that hold all gates of some hidden units."""
-    if weight.constant is not None:
-        return ctx.derived(weight.constant, cell.name, packing(cell))
-    raise Unsupported("with weights that are not constants")
-
-
-def _panels(ctx: Context, weight: Tensor) -> Tensor:
-    if weight.constant is not None:
-        return ctx.derived(weight.constant, f"packed{PANEL}", gemm.PACKING)
-    raise Unsupported("with weights that are not constants")
+def _packed(ctx: Context, suffix: str, weight: Tensor, steps: Steps) -> Tensor:
+    if weight.constant is None:
+        raise Unsupported("with weights that are not constants")
+    return ctx.derived(weight.constant, suffix, steps)
 
 
 def _picked(ctx: Context, states: Tensor, number: int) -> Tensor:

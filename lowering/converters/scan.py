@@ -10,14 +10,10 @@ from tvm.tirx.script.builder import ir as T
 
 from ..context import Context, axis_of, convert
 from ..kernels.prim_func import let, local, parallel, serial, store
-from ..symbols import Shape, product
+from ..symbols import around
 from ..tensor import Tensor
 from .elementwise import dtype_of_result, is_float
 from .registry import converter
-
-
-def _cube(x: Tensor, axis: int) -> Shape:
-    return (product(x.shape[:axis]), x.shape[axis], product(x.shape[axis + 1 :]))
 
 
 def _cumulative(
@@ -33,7 +29,7 @@ def _cumulative(
     source = ctx.cast(x, dtype)
     if x.rank == 0:
         return source
-    cube = _cube(x, axis_of(dim, x.rank))
+    cube = around(x.shape, axis_of(dim, x.rank))
     # A float sum is kept in double, as eager's is.
     wide = "float64" if dtype == "float32" else dtype
 
@@ -72,7 +68,7 @@ def convert_logcumsumexp(ctx: Context, x: Tensor, dim: int) -> Tensor:
 
 def _shifted(ctx: Context, x: Tensor, highest: Tensor, axis: int) -> Tensor:
     """log of the sum of exp(x) up to each element: the sum is scaled by the largest so far."""
-    cube = _cube(x, axis)
+    cube = around(x.shape, axis)
     wide = "float64"
 
     def emit(scope: Any, inputs: Any, results: Any) -> None:
@@ -105,7 +101,7 @@ def _extreme(ctx: Context, x: Tensor, axis: int, *, largest: bool) -> list[Tenso
     if x.rank == 0:
         zero = ctx.compute("zero", [], (), "int64", lambda *_: tirx.IntImm("int64", 0))
         return [x, zero]
-    cube = _cube(x, axis)
+    cube = around(x.shape, axis)
 
     def emit(scope: Any, inputs: Any, results: Any) -> None:
         outer, length, inner = scope.shape(cube)

@@ -13,13 +13,14 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from ..context import Context, Unsupported, axis_of, broadcast, broadcast_index
+from ..context import Context, Unsupported, axis_of, broadcast_index
 from ..kernels.prim_func import parallel, serial, store
 from ..regions import Level
 from ..symbols import Scalar, Shape, product
 from ..tensor import HALVES, Tensor
-from .elementwise import choose, is_float, pointwise
-from .index import position_in
+from .choice import choose
+from .elementwise import is_float, pointwise
+from .index import picked_by, position_in
 from .nonzero import put_masked
 from .registry import converter
 from .shape import from_front
@@ -211,30 +212,23 @@ def convert_index_put(
     values = ctx.cast(values, dtype)
     if any(index is not None and index.dtype == "bool" for index in indices):
         return _put_masked(ctx, x, indices, values, accumulate)
-    picked = {axis: index for axis, index in enumerate(indices) if index is not None}
-    common = broadcast(*(index.shape for index in picked.values()))
-    axes = sorted(picked)
-    adjacent = axes == list(range(axes[0], axes[-1] + 1))
-    front = axes[0] if adjacent else 0
-    others = [axis for axis in range(x.rank) if axis not in picked]
-    before = [axis for axis in others if axis < front] if adjacent else []
-    after = [axis for axis in others if axis not in before]
-    over = (*(x.shape[a] for a in before), *common, *(x.shape[a] for a in after))
+    picked = picked_by(x, indices)
     safe = {
-        axis: position_in(ctx, index, x.shape[axis], wraps=True) for axis, index in picked.items()
+        axis: position_in(ctx, index, x.shape[axis], wraps=True)
+        for axis, index in picked.indices.items()
     }
     # A rank of at least 1, and the values stretched where they are read.
-    if not over:
-        over = (1,)
+    over = picked.shape or (1,)
 
     def place(scope: Any, buffers: list[Any], point: list[Any]) -> list[Any]:
-        middle = point[len(before) : len(before) + len(common)]
-        rest = [*point[: len(before)], *point[len(before) + len(common) :]]
-        where: dict[int, Any] = dict(zip([*before, *after], rest, strict=False))
-        for (axis, index), buffer in zip(picked.items(), buffers, strict=False):
-            at = tuple(broadcast_index(index.shape, middle)) if index.rank else (0,)
-            where[axis] = safe[axis](scope, buffer[at])
-        return [where[axis] for axis in range(x.rank)]
+        of_axis = dict(zip(picked.indices, buffers, strict=False))
+
+        def at(axis: int, middle: Sequence[Any]) -> Any:
+            shape = picked.indices[axis].shape
+            where = tuple(broadcast_index(shape, middle)) if shape else (0,)
+            return safe[axis](scope, of_axis[axis][where])
+
+        return picked.place(point, at)
 
     def value(_: Any, buffers: list[Any], point: list[Any]) -> Any:
         at = tuple(broadcast_index(values.shape, point)) if values.rank else (0,)
@@ -243,12 +237,12 @@ def convert_index_put(
     def at_least_one_axis(tensor: Tensor) -> Tensor:
         return tensor if tensor.rank else ctx.reshape(tensor, (1,))
 
-    operands = [at_least_one_axis(t) for t in (*picked.values(), values)]
-    free = next((p for p, a in enumerate(before) if x.shape[a] != 1), None)
+    operands = [at_least_one_axis(t) for t in (*picked.indices.values(), values)]
+    free = next((p for p, a in enumerate(picked.before) if x.shape[a] != 1), None)
     combine = _REDUCTIONS["sum" if accumulate else None]
     if dtype == "bool" and accumulate:
         combine = tirx.any
-    sizes = [x.shape[axis] for axis in picked]
+    sizes = [x.shape[axis] for axis in picked.indices]
     return write(ctx, "index_put", x, operands, over, place, value, combine, free, sizes)
 
 

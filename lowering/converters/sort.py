@@ -8,7 +8,7 @@ from tvm import tirx
 
 from ..context import Context, Unsupported, axis_of
 from ..kernels import sort as kernels
-from ..symbols import Shape, Size, as_size, product
+from ..symbols import around, as_size, product
 from ..tensor import Tensor
 from .elementwise import is_float
 from .registry import converter
@@ -17,16 +17,12 @@ from .shape import part, pick
 _FEW = 64  # first elements that are selected, and not sorted for
 
 
-def _cube(x: Tensor, axis: int, length: Size) -> Shape:
-    return (product(x.shape[:axis]), length, product(x.shape[axis + 1 :]))
-
-
 def sort(ctx: Context, x: Tensor, axis: int, descending: bool) -> list[Tensor]:
     """The values in order, and where each stood. Equal ones keep their order."""
     if x.rank == 0:
         zero = ctx.compute("zero", [], (), "int64", lambda *_: tirx.IntImm("int64", 0))
         return [x, zero]
-    cube = _cube(x, axis, x.shape[axis])
+    cube = around(x.shape, axis)
 
     def emit(scope: Any, inputs: Any, results: Any) -> None:
         kernels.merge_sort(inputs[0], *results, *scope.shape(cube), descending=descending)
@@ -53,13 +49,13 @@ def convert_topk(
     count = as_size(ctx.expected(0).shape[axis])
     if not isinstance(count, int) or count > _FEW:
         return [part(ctx, each, axis, 0, 1, count) for each in sort(ctx, x, axis, largest)]
-    cube, few = _cube(x, axis, x.shape[axis]), _cube(x, axis, count)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    cube, few = around(x.shape, axis), around(shape, axis)
 
     def emit(scope: Any, inputs: Any, results: Any) -> None:
         sizes = (*scope.shape(cube), scope.size(count))
         kernels.select_first(inputs[0], *results, *sizes, descending=largest)
 
-    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     outputs = [(few, x.dtype), (few, "int64")]
     made = ctx.procedure("topk", [ctx.reshape(x, cube)], outputs, emit)
     return [ctx.reshape(each, shape) for each in made]

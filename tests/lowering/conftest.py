@@ -23,6 +23,7 @@ from tcexport.lowering import (
     converters,  # noqa: F401  (registers them)
     worker,
 )
+from tcexport.lowering.answer import Made, library_path, weights_path
 from tcexport.lowering.converters.registry import COMPLEX, CONVERTERS, is_complex
 from tcexport.lowering.decompose import decompose
 from tcexport.lowering.tracing import whole_ops
@@ -71,14 +72,12 @@ def trace(module: nn.Module, args: Call, dynamic: Any = None) -> torch.export.Ex
 class Compiled:
     """A lowered program in a VM of this process."""
 
-    def __init__(self, answer: worker.Answer, folder: Path) -> None:
-        if answer.errors:
-            raise AssertionError(answer.errors)
+    def __init__(self, answer: Made, folder: Path) -> None:
         self.answer = answer
-        library = tvm.runtime.load_module(str(worker.library_path(folder, TARGET)))
+        library = tvm.runtime.load_module(str(library_path(folder, TARGET)))
         self.vm = relax.VirtualMachine(library, tvm.cpu())
-        weights = read_weights(memoryview(worker.weights_path(folder).read_bytes()))
-        kept = [tensor_of(weights[name]) for name in answer.weights]
+        weights = read_weights(memoryview(weights_path(folder).read_bytes()))
+        kept = [tensor_of(weights[name]) for name in answer.main.weights]
         self.kept = [aligned(weight) for weight in kept]
         self.weights = [tvm_ffi.from_dlpack(weight) for weight in self.kept]
 
@@ -86,10 +85,10 @@ class Compiled:
         self, args: Call, sizes: Sequence[int] = (), states: Sequence[torch.Tensor] = ()
     ) -> list[torch.Tensor]:
         flat = tree_leaves(args, is_leaf=lambda leaf: leaf is None)
-        inputs = [aligned(in_parts(flat[index])) for index in self.answer.inputs]
+        inputs = [aligned(in_parts(flat[index])) for index in self.answer.main.inputs]
         tensors = [tvm_ffi.from_dlpack(each) for each in inputs]
-        assert len(sizes) == len(self.answer.sizes)
-        extra = [tvm_ffi.Shape(sizes)] if self.answer.sizes else []
+        assert len(sizes) == len(self.answer.main.sizes)
+        extra = [tvm_ffi.Shape(sizes)] if self.answer.main.sizes else []
         held = [tvm_ffi.from_dlpack(state) for state in states]
         results = self.vm["main"](*tensors, *extra, *held, *self.weights)
         alone = isinstance(results, tvm_ffi.Tensor)

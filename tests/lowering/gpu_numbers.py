@@ -165,12 +165,12 @@ def library_on_device(
             return torch.from_numpy(array.view("uint16").copy()).view(torch.bfloat16)
         return torch.from_numpy(array.copy())
 
-    weights = [on_device(store.kept[name].value) for name in graph.weights]
+    weights = [on_device(store.kept[name].value) for name in graph.called.weights]
 
     def run(call: tuple[Any, ...]) -> list[torch.Tensor]:
-        assert not graph.sizes
-        made = machine["main"](*(on_device(call[i]) for i in graph.inputs), *weights)
-        return [back(each) for each in ([made] if graph.results == 1 else made)]
+        assert not graph.called.sizes
+        made = machine["main"](*(on_device(call[i]) for i in graph.called.inputs), *weights)
+        return [back(each) for each in ([made] if graph.called.results == 1 else made)]
 
     return run
 

@@ -34,12 +34,12 @@ class Lookups(nn.Module):
 def test_lookups(agree) -> None:
     compiled = agree(Lookups(), (ids(11, 3, 5),), (ids(11, 1, 1),), (ids(11, 4, 31),))
     # Each read at positions that are data is reported: the contract must bound all of them.
-    assert len(compiled.answer.indexing) == 9
+    assert len(compiled.answer.main.indexing) == 9
 
 
 def test_positions_that_are_an_input_are_reported_too(agree) -> None:
     compiled = agree(nn.Embedding(7, 3), (ids(7, 2, 3),), (ids(7, 1, 1),))
-    assert compiled.answer.indexing == ("embedding",)
+    assert compiled.answer.main.indexing == ("embedding",)
 
 
 def test_gathers(agree) -> None:

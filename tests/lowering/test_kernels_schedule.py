@@ -129,7 +129,7 @@ def _lower(module, target):
                 transform.DeadCodeElimination(),
             ]
         )(module)
-        scheduled = schedule_rest(module, target)
+        scheduled = schedule_rest(module)
         module = sequential(
             [
                 transform.RewriteDataflowReshape(),
@@ -223,7 +223,7 @@ def test_only_what_is_not_understood_is_left_unscheduled():
 def test_a_function_that_says_it_is_scheduled_is_not_touched():
     target = CPU_TARGETS["x86-64-v3"]
     once, _ = _lower(_relax_module(), target)
-    twice = schedule_rest(once, target)
+    twice = schedule_rest(once)
     for name, func in once.functions_items():
         if isinstance(func, tirx.PrimFunc) and name.name_hint not in unscheduled(once):
             assert twice[name].same_as(func)
@@ -252,7 +252,7 @@ def test_the_largest_of_infinities_is_infinite_at_every_shape(shape, axis):
     largest = topi.max(source, axis=axis)
     function = te.create_prim_func([source, largest]).with_attr("global_symbol", "main")
     target = CPU_TARGETS["x86-64-v3"]
-    module = schedule.schedule_rest(tvm.IRModule({"main": function}), target)
+    module = schedule.schedule_rest(tvm.IRModule({"main": function}))
     with tvm.transform.PassContext(**PASS_CONFIG):
         built = tvm.compile(module, target=tvm.target.Target(dict(target.llvm)))
     x = np.full(shape, -np.inf, np.float32)

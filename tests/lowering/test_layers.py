@@ -38,7 +38,7 @@ class Linears(nn.Module):
 
 def test_linear_layers(agree) -> None:
     compiled = agree(Linears(), (floats(2, 5, 12),), (floats(1, 1, 12),), (floats(3, 17, 12),))
-    names = compiled.answer.weights
+    names = compiled.answer.main.weights
     assert "first.weight:packed32" in names  # and no unpacked copy beside it
     assert "first.weight" not in names and "tied.weight" not in names
 

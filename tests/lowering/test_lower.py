@@ -59,7 +59,7 @@ def test_two_lowerings_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_a_result_by_itself_can_lie_in_memory_of_the_callers(tmp_path: Path) -> None:
     program = trace(Mlp().eval(), (torch.randn(3, 5, 8),))
-    assert lowered(program, tmp_path).given == (0,)
+    assert lowered(program, tmp_path).main.given == (0,)
 
 
 def test_the_library_needs_no_compiler_and_says_its_libc(tmp_path: Path) -> None:
@@ -76,8 +76,10 @@ def test_weights_are_stored_once_packed_or_plain_aligned(tmp_path: Path) -> None
     result = lowered(trace(model, (torch.randn(3, 8),)), tmp_path)
     data = result.weights_file.read_bytes()
     weights = read_weights(memoryview(data))
-    assert set(result.weights) == set(weights) - {n for n in weights if n.startswith(".padding")}
-    assert set(result.weights) == {
+    assert set(result.main.weights) == set(weights) - {
+        n for n in weights if n.startswith(".padding")
+    }
+    assert set(result.main.weights) == {
         "first.weight:packed32",
         "first.bias",
         "second.weight:packed32",
@@ -86,7 +88,7 @@ def test_weights_are_stored_once_packed_or_plain_aligned(tmp_path: Path) -> None
     }
     np.testing.assert_array_equal(weights["first.bias"].data, model.first.bias.detach().numpy())
     start = np.frombuffer(data, np.uint8).ctypes.data
-    for name in result.weights:
+    for name in result.main.weights:
         assert (weights[name].data.ctypes.data - start) % 64 == 0
 
 
@@ -216,7 +218,7 @@ def test_axes_that_are_multiples_of_a_hidden_size(compile_program) -> None:
     n = torch.export.Dim("n", min=1, max=64)
     args = (torch.randn(6), torch.randn(3))
     compiled = compile_program(trace(Halves(), args, dynamic=({0: 2 * n}, {0: n})))
-    assert compiled.answer.sizes == ()  # y binds n
+    assert compiled.answer.main.sizes == ()  # y binds n
     x, y = torch.randn(10), torch.randn(5)
     np.testing.assert_allclose(compiled((x, y))[0], Halves()(x, y).numpy())
 
@@ -228,7 +230,7 @@ def test_a_hidden_size_is_an_argument(compile_program) -> None:
 
     n = torch.export.Dim("n", min=1, max=64)
     compiled = compile_program(trace(Pairs(), (torch.randn(6),), dynamic=({0: 2 * n},)))
-    assert len(compiled.answer.sizes) == 1
+    assert len(compiled.answer.main.sizes) == 1
     x = torch.randn(10)
     np.testing.assert_allclose(compiled((x,), (5,))[0], Pairs()(x).numpy(), rtol=1e-6)
 
@@ -243,7 +245,7 @@ def test_a_value_of_an_input_is_an_argument(compile_program) -> None:
 
     compiled = compile_program(trace(TakeFirst(), (torch.tensor(4), torch.randn(10))))
     y = torch.randn(7)
-    assert len(compiled.answer.sizes) == 1
+    assert len(compiled.answer.main.sizes) == 1
     np.testing.assert_allclose(compiled((torch.tensor(3), y), (3,))[0], y[:3].numpy() + 3)
 
 

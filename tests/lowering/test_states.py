@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tcexport.lowering.worker import library_path
+from tcexport.lowering.answer import library_path
 
 from .conftest import TARGET, Compiled, aligned, assert_equal, trace
 
@@ -148,7 +148,7 @@ class Session:
         self.tensors = {row.name: aligned(buffers[row.name]) for row in compiled.answer.states}
 
     def __call__(self, args: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        sizes = [int(args[1].item()) for _ in self.compiled.answer.sizes]
+        sizes = [int(args[1].item()) for _ in self.compiled.answer.main.sizes]
         return self.compiled(args, sizes, list(self.tensors.values()))
 
 

@@ -12,11 +12,11 @@ from tvm import relax
 
 from tcexport.artifacts.weights import read_weights
 from tcexport.exporter.verify import tensor_of
+from tcexport.lowering.answer import Function
 from tcexport.lowering.lower import lower
 from tcexport.lowering.tensor import Constant
 from tcexport.lowering.variants import with_sizes
 from tcexport.lowering.weights import shared_constants
-from tcexport.lowering.worker import Function
 
 from .conftest import TARGET, aligned, trace
 
