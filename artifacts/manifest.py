@@ -16,7 +16,7 @@ from .contract import Contract, ContractError, TensorInput, TensorOutput, check_
 from .expr import Expr, ExprError, from_data, is_logic
 from .platforms import capability
 from .recipes import RecipeError, names_of, recipe_from_data
-from .states import StateError, StateTensor, check_states
+from .states import StateError, StateTensor, check_generator, check_states
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -170,7 +170,9 @@ class Manifest(_Data, frozen=True, omit_defaults=True):
     Where there are ``variants``, a call that meets it goes to the first of them whose own contract it
     meets, too; ``entry`` is that of the last one. ``memory`` are
     sums of bytes over dims: a call of the compiled function allocates the largest of them at once; None
-    where that is not known, as with several variants.
+    where that is not known, as with several variants. ``generator`` names the state that random
+    numbers are drawn from, where there are any: int64[2], the seed and the number of the next call,
+    which counts from 1; 0 before there is a seed.
     """
 
     format_version: int
@@ -186,6 +188,7 @@ class Manifest(_Data, frozen=True, omit_defaults=True):
     memory: tuple[Any, ...] | None = None
     external_weights: Member | None = None
     variants: tuple[Variant, ...] = ()
+    generator: str = ""
 
 
 class _Version(msgspec.Struct):
@@ -237,6 +240,7 @@ def decode(data: bytes) -> Manifest:
         variants = tuple(_checked_variant(each, contract) for each in manifest.variants)
         _check_entries(manifest)
         check_states(manifest.states)
+        check_generator(manifest.states, manifest.generator)
         parameters = _checked_parameters(manifest.parameters)
     except (
         msgspec.DecodeError, ContractError, ExprError, StateError, RecipeError, RecursionError

@@ -204,9 +204,11 @@ _rule(
 _rule(
     "TC105",
     "not deterministic",
-    "Two eager calls with the same inputs gave different answers, or the graph draws random numbers.",
+    "Two eager calls with the same inputs gave different answers, or the model draws random numbers "
+    "that are not torch's, or of a kind that a bundle does not draw.",
     "A trace would freeze one sample.",
-    "Draw random numbers outside and pass them as an input.",
+    "Draw with torch's own functions and its global generator (docs/random.md), or outside, and pass "
+    "what was drawn as an input.",
 )
 _rule(
     "TC106",
@@ -345,6 +347,18 @@ _rule(
     "(TC321). See docs/state.md.",
     "Nothing, if that is meant. Otherwise write to a copy.",
     "note[TC122] the model writes to cache.k, which is kept from call to call, for each session",
+    level="note",
+    allowed=True,
+)
+_rule(
+    "TC123",
+    "random numbers",
+    "`forward` draws random numbers with torch: `torch.rand`, `multinomial`, dropout that is on.",
+    "A bundle draws its own, from a generator that is state: each session is given a seed, and a call "
+    "without one is refused (TC325). The numbers are not those that torch gives for that seed. See "
+    "docs/random.md.",
+    "Nothing, if that is meant. Otherwise take the random tensor as an input.",
+    "note[TC123] torch draws random numbers: a bundle draws its own, from the seed of a session",
     level="note",
     allowed=True,
 )
@@ -583,6 +597,14 @@ _rule(
     "It is the state of another model, or of another version of it.",
     "Restore what `state()` of a session of this bundle gave.",
     "error[TC324] cache.k is float32 [1, 8, 256, 64], the state is float32 [1, 8, 512, 64]",
+)
+_rule(
+    "TC325",
+    "no seed",
+    "The model draws random numbers, and the session was not given a seed, or was reset since.",
+    "Numbers from nowhere could not be drawn again.",
+    "`session.seed(1234)`, or `restore(…)` with what `state()` gave before.",
+    "error[TC325] the model draws random numbers, and the session has no seed",
 )
 _rule(
     "TC401",
@@ -828,6 +850,7 @@ _RELATED = (
     ("TC103", "TC104", "TC113", "TC122"),
     ("TC122", "TC321", "TC322", "TC323", "TC324"),
     ("TC105", "TC114"),
+    ("TC105", "TC123", "TC325", "TC321"),
     ("TC106", "TC114", "TC115", "TC116", "TC121"),
     ("TC107", "TC108", "TC109"),
     ("TC110", "TC111", "TC112"),

@@ -40,3 +40,14 @@ def check_states(states: Sequence[StateTensor]) -> None:
         sound = all(0 <= size <= MAX_SIZE for size in state.shape)
         if not sound or len(state.shape) > MAX_RANK or math.prod(state.shape) > MAX_SIZE:
             raise StateError(f"state {state.name!r:.80}: shape out of bounds")
+
+
+def check_generator(states: Sequence[StateTensor], name: str) -> None:
+    """Whether ``name`` is the state of a generator that has no seed yet, or "".
+
+    Raises:
+        StateError: not so.
+    """
+    named = [state for state in states if state.name == name]
+    if name and named != [StateTensor(name, "int64", (2,))]:
+        raise StateError(f"{name!r:.80} is no state of a generator of random numbers")

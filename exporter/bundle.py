@@ -22,6 +22,7 @@ from ..artifacts.manifest import (
     Variant,
 )
 from ..lowering.cuda import toolchain
+from ..lowering.draws import GENERATOR
 from ..lowering.targets import GpuTarget, target_named
 from .repository import Commit
 from .tvm_runtime import TvmRuntime, tvm_runtime
@@ -117,6 +118,7 @@ def assemble(
         parameters=lowered.parameters,
         memory=memory,
         variants=variants,
+        generator=GENERATOR if any(row.name == GENERATOR for row in lowered.states) else "",
     )
     write_bundle(path, manifest, members, bill=True)
     return manifest

@@ -33,6 +33,7 @@ from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, dims_of, evaluate, render, walk
 from ..lowering.asserted import Asserted
 from ..lowering.checks import REQUIRE
+from ..lowering.draws import HOLDS
 from ..lowering.locations import user_location
 from .kernel_sizes import required, sizes_of
 from .trace import Trace, symbol_of
@@ -295,6 +296,7 @@ def asserted_guards(
             raise AssertionError(f"the kernel of {each.node} has check {each.number}, not {place}")
         node = nodes[each.node]
         name = str(getattr(node.target, "_opname", node.target)).lstrip("_")
+        name = "a random draw" if node.target is HOLDS else name
         where = user_location(node.meta.get("stack_trace"))
         origin = Origin(f"a condition of {name}", where)
         guards.append(ComputedGuard(each.what, None, False, origin, assertion=True))

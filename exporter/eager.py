@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .drawing import drawing
 from .examples import contiguous_clone
 from .signature import Bound
 from .written import Written, tensors_of
@@ -40,7 +41,12 @@ def run_eager(module: torch.nn.Module, bound: Bound, leaves: Sequence[Any]) -> l
     written = Written(tensors_of(module), lambda: None)
     try:
         # Torch compiles its loops (`while_loop`, `scan`) also in eager mode, once for each size.
-        with torch.no_grad(), written, torch._dynamo.config.patch(recompile_limit=1 << 20):
+        with (
+            torch.no_grad(),
+            written,
+            drawing(bound),
+            torch._dynamo.config.patch(recompile_limit=1 << 20),
+        ):
             result = module(*args, **kwargs)
             outputs = [contiguous_clone(value) for value in pytree.tree_leaves(result)]
     finally:

@@ -14,6 +14,8 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..artifacts.errors import Diagnostic, ExportError
+from ..lowering.draws import GENERATOR, generator_of
+from .drawing import SEED
 from .eager import quietly, run_eager
 from .examples import axis_sizes, drawn, resized
 from .rehearse import differing
@@ -125,6 +127,8 @@ def run_program(program: torch.export.ExportedProgram, leaves: Sequence[Any]) ->
         if spec.kind is InputKind.USER_INPUT:
             leaf = next(rest)
             inputs.append(leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+        elif spec.target == GENERATOR:
+            inputs.append(generator_of(SEED))
         elif spec.target in program.state_dict:
             inputs.append(program.state_dict[spec.target])
         else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from msgspec.structs import replace as replaced
 from torch.utils import _pytree as pytree
 
 from ..artifacts.contract import PLAIN_TYPES
@@ -38,7 +39,7 @@ class Rehearsal:
     """``errors`` refuse the export; ``notes`` go into its report; ``suspects`` are what a trace
     may have taken well, and what is to blame where its answers are wrong; ``possible`` count where
     the trace fails. ``states`` are the buffers that were written to. ``draws`` of torch's own random
-    numbers count where something comes of them: a trace holds every one."""
+    numbers refuse nothing: a bundle draws its own, unless the trace says that it cannot."""
 
     errors: tuple[Diagnostic, ...]
     notes: tuple[Diagnostic, ...]
@@ -82,6 +83,10 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
     if found.errors:
         return found
     first = [contiguous_clone(value) for value in pytree.tree_leaves(observed.result)]
+    if found.draws:  # held against each other with the numbers that a bundle would draw
+        bound = replace(bound, draws=True)
+        with preserved(module), quietly():
+            first = run_eager(module, bound, [leaf for _, leaf in bound.leaves])
     errors = list(_other_answers(module, bound, first))
     to_blame = [each for each in found.suspects if each.code == "TC105"]
     if errors:
@@ -97,6 +102,36 @@ def _kept_identity(suspect: Diagnostic) -> Diagnostic:
         suspect.location,
         tries=suspect.tries,
         severity="warning",
+    )
+
+
+def kept_draws(rehearsal: Rehearsal) -> tuple[Diagnostic, ...]:
+    """What is said of the draws of a model whose trace holds them."""
+    return tuple(
+        Diagnostic(
+            "TC123",
+            f"{each.message.partition(' and ')[0].rstrip(',')}: a bundle draws its own, from the seed "
+            "of a session",
+            each.location,
+            tries=(
+                "session = tcexport.load(…).session(); session.seed(1234); session(…)",
+                *each.tries,
+            ),
+            severity="note",
+        )
+        for each in rehearsal.draws
+    )
+
+
+def lost_draws(rehearsal: Rehearsal) -> tuple[Diagnostic, ...]:
+    """What is to blame where a trace draws, and gives other numbers than the model."""
+    return tuple(
+        replaced(
+            each,
+            message="torch draws random numbers, and the trace does not draw the same ones",
+            tries=("remove draws that nothing comes of", *each.tries),
+        )
+        for each in rehearsal.draws
     )
 
 
@@ -125,7 +160,10 @@ def refusal(
     error: ExportError, module: torch.nn.Module, bound: Bound, rehearsal: Rehearsal
 ) -> ExportError:
     """A failed trace with everything else that is to be mended: one run names all."""
-    found = [*rehearsal.errors, *rehearsal.draws, *error.diagnostics, *rehearsal.possible]
+    # Layers that are made in forward draw their weights, which says more than where the trace ends.
+    undrawn = {each.location for each in error.diagnostics if each.code in ("TC101", "TC105")}
+    draws = [each for each in rehearsal.draws if each.location in undrawn]
+    found = [*rehearsal.errors, *draws, *error.diagnostics, *rehearsal.possible]
     _tell(error.diagnostics)
     if any(each.code.startswith("TC1") for each in error.diagnostics):
         leaves = [contiguous_clone(leaf) for _, leaf in bound.leaves]
@@ -174,7 +212,7 @@ def _judged(
     suspects: list[Diagnostic] = []
     draws: list[Diagnostic] = []
     for event in observed.events:
-        if (event.family, event.what) == ("random", TORCHS):
+        if event.family in ("random", "dropout") and event.what == TORCHS:
             draws.append(_event_diagnostic(event))
         else:
             doubtful = event.family in ("numpy", "identity")
@@ -193,7 +231,7 @@ def _judged(
     found += mode_reads(observed.executed, module)
     found += constant_reads(observed.functions, [change.path for change, _ in observed.changes])
     refused = [each for each in found if each.severity == "error"]
-    errors = merged(counted([*refused, *draws])) if refused else []
+    errors = merged(counted(refused))
     notes = merged([each for each in found if each.severity != "error"])
     possible = counted([_event_diagnostic(event) for event in observed.possible])
     return Rehearsal(

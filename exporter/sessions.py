@@ -10,8 +10,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
+from ..lowering.draws import GENERATOR
 from ..lowering.locations import user_location
-from ..lowering.states import states
+from ..lowering.states import State, states
+from .drawing import drawing
 from .examples import contiguous_clone
 from .rehearse import state_writes
 from .signature import Bound
@@ -29,7 +31,8 @@ def require_states(
     Raises:
         ExportError: TC103, the trace does not hold the write.
     """
-    kept = {id(module.get_buffer(state.name)) for state in states(traced.program)}
+    found = buffers(traced)
+    kept = {id(module.get_buffer(state.name)) for state in found}
     lost = [name for name in written if id(module.get_buffer(name)) not in kept]
     if lost:
         raise ExportError(
@@ -46,11 +49,21 @@ def require_states(
         state_writes(
             [
                 (state.name, user_location(nodes[state.result].meta.get("stack_trace")))
-                for state in states(traced.program)
+                for state in found
                 if id(module.get_buffer(state.name)) not in seen
             ]
         )
     )
+
+
+def buffers(traced: Trace) -> list[State]:
+    """The states of a trace that the model has, too: all but the generator of its random numbers."""
+    return [state for state in states(traced.program) if state.name != GENERATOR]
+
+
+def draws(traced: Trace) -> bool:
+    """Whether a trace draws random numbers, which something comes of."""
+    return any(state.name == GENERATOR for state in states(traced.program))
 
 
 class EagerSession:
@@ -59,6 +72,7 @@ class EagerSession:
     def __init__(self, module: torch.nn.Module, bound: Bound, names: Sequence[str]) -> None:
         self._module = module
         self._bound = bound
+        self._call = 0
         self._buffers = {name: module.get_buffer(name) for name in names}
 
     def __call__(self, leaves: Sequence[Any]) -> list[Any]:
@@ -68,9 +82,10 @@ class EagerSession:
         args, kwargs = pytree.tree_unflatten([contiguous_clone(leaf) for leaf in leaves], spec)
         before = self.state()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), drawing(self._bound, self._call + 1):
                 result = self._module(*args, **kwargs)
-                return [contiguous_clone(value) for value in pytree.tree_leaves(result)]
+            self._call += 1
+            return [contiguous_clone(value) for value in pytree.tree_leaves(result)]
         except Exception:
             with torch.no_grad():
                 for name, value in before.items():
@@ -83,8 +98,13 @@ class EagerSession:
 
 
 def reset_of(module: torch.nn.Module, names: Sequence[str]) -> Callable[[], None]:
-    """What makes the buffers ``names`` of a model hold, where they lie, what they hold now."""
-    kept = [(buffer := module.get_buffer(name), contiguous_clone(buffer)) for name in names]
+    """What makes the buffers ``names`` of a model hold, where they lie, what they hold now. (A
+    generator of random numbers is among the states of a bundle, and is none.)"""
+    kept = [
+        (buffer := module.get_buffer(name), contiguous_clone(buffer))
+        for name in names
+        if name != GENERATOR
+    ]
 
     def reset() -> None:
         with torch.no_grad():

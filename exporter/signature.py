@@ -49,12 +49,14 @@ class Bound:
             ``(args, kwargs)`` hold them.
         args, kwargs: the same call in one normal form: positional as far as can be, keywords in
             the order of the signature, plain defaults written out.
+        draws: random numbers are drawn in it, which are those of a bundle (`drawing`).
     """
 
     parameters: tuple[Parameter, ...]
     leaves: tuple[tuple[str, Any], ...]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    draws: bool = False
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:

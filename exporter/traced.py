@@ -18,8 +18,8 @@ from .ones import Retrace
 from .options import DimRequest
 from .prepare import Prepared, prepare
 from .ranges import Request
-from .rehearse import Rehearsal, refusal, rehearse, reseed
-from .sessions import require_states
+from .rehearse import Rehearsal, kept_draws, lost_draws, refusal, rehearse, reseed
+from .sessions import draws, require_states
 from .source import Source
 from .stages import Stages
 from .state import preserved
@@ -41,6 +41,8 @@ def traced_and_derived(
 def _traced(
     source: Source, prepared: Prepared, narrow: bool, stages: Stages, rehearsal: Rehearsal
 ) -> tuple[Trace, Derived, tuple[Diagnostic, ...]]:
+    if rehearsal.draws:
+        prepared = replace(prepared, bound=replace(prepared.bound, draws=True))
     try:
         with stages("trace"), preserved(source.module):
             # What is refused already is only followed as far as it can name more to mend.
@@ -52,8 +54,12 @@ def _traced(
     if rehearsal.errors:
         raise ExportError((*rehearsal.errors, *rehearsal.notes))
     kept = require_states(source.module, traced, rehearsal.states)
+    drawn = rehearsal.draws
+    if draws(traced):
+        kept += kept_draws(rehearsal)
+        drawn = lost_draws(rehearsal)
     with stages("compare the trace with the model"):
-        require_faithful(source.module, traced, (*rehearsal.draws, *rehearsal.suspects))
+        require_faithful(source.module, traced, (*drawn, *rehearsal.suspects))
         if not traced.strict:
             with preserved(source.module):
                 reseed(1)

@@ -3,7 +3,8 @@
 At each point the same inputs go to the model and to the bundle, and every output is compared by
 shape, by dtype and by value. The example is run three times in a row, so that state shows. Where a
 model keeps state, each point begins with the initial one; all of them follow each other once more in
-one session, and at its end the states are compared, too.
+one session, and at its end the states are compared, too. Where it draws random numbers, eager mode
+draws those of the bundle (`drawing`), so that everything that is computed of them is compared.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from ..lowering.states import states
 from ..lowering.targets import CpuTarget, GpuTarget, Target
 from .breaks import eager_failure
 from .derive import Derived
+from .drawing import SEED
 from .eager import run_eager, same_numbers
 from .examples import axis_sizes, drawn, resized
 from .points import Point, choose
-from .sessions import EagerSession, eager_session
+from .sessions import EagerSession, buffers, draws, eager_session
 from .trace import Trace
 
 _REPEATS = 3
@@ -109,12 +111,12 @@ def verify(
         skipped += failed
     state = {}
     whole = parts[0]
-    names = [each.name for each in states(whole.traced.program)]
-    if names and calls:
+    if states(whole.traced.program) and calls:
+        names = [each.name for each in buffers(whole.traced)]
         with eager_session(module, whole.traced.bound, names) as session:
             calls += _in_a_row(whole, calls, session)
             state = session.state()
-    _record(calls, workdir / "verify")
+    _record(calls, workdir / "verify", SEED if draws(whole.traced) else None)
     checked: list[Checked] = []
     for target in targets:
         if isinstance(target, GpuTarget):
@@ -262,7 +264,7 @@ def _example_calls(module: torch.nn.Module, part: Part) -> list[_Call]:
     ]
 
 
-def _record(calls: Sequence[_Call], folder: Path) -> None:
+def _record(calls: Sequence[_Call], folder: Path, seed: int | None) -> None:
     folder.mkdir()
     for number, call in enumerate(calls):
         tensors = {
@@ -275,6 +277,7 @@ def _record(calls: Sequence[_Call], folder: Path) -> None:
         "count": len(calls),
         "fresh": [call.fresh for call in calls],
         "variants": [call.part.variant for call in calls],
+        "seed": seed,
     }
     (folder / "calls.json").write_text(json.dumps(recorded))
 

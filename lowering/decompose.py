@@ -18,6 +18,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ..artifacts.errors import Diagnostic, ExportError
 from .branches import inline_branches
 from .checks import CHECK_INDEX, UNNUMBERED
+from .draws import WORDS
+from .generator import draw_decompositions, place_generator
 from .locations import user_location
 from .ops import KEPT
 from .quantized import quantized_decompositions
@@ -36,10 +38,9 @@ def decompose(
 
     Raises:
         ExportError: the model changes a parameter (TC103) or an input (TC104), or draws random
-            numbers (TC105); all such places are listed.
+            numbers in a way that a bundle cannot (TC105); all such places are listed.
     """
     inline_branches(program)
-    _drop_unused_draws(program.graph)
     for node in program.graph.nodes:
         # A view that eager mode can take may not be one of what a decomposition gives instead.
         if node.op == "call_function" and node.target is aten.view.default:
@@ -53,6 +54,7 @@ def decompose(
             table.pop(op)
     table.update(_CHECKED)
     table.update(quantized_decompositions())
+    table.update(draw_decompositions())
     # The settings that the trace was made with: without them new guards would appear here.
     with (
         torch.no_grad(),
@@ -60,6 +62,8 @@ def decompose(
         torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
     ):
         program = program.run_decompositions(table)
+    place_generator(program)
+    _drop_unused_draws(program.graph)
     found = [*_mutations(program, paths), *_randomness(program)]
     if found:
         raise ExportError(found)
@@ -174,16 +178,19 @@ _RECURRENT = ("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.
 def _randomness(program: torch.export.ExportedProgram) -> list[Diagnostic]:
     found = []
     for node in program.graph.nodes:
-        if node.op != "call_function" or not _draws(node):
+        if node.op != "call_function" or not _draws(node) or node.target is WORDS:
             continue
         if _drops_nothing(node):
             continue
         found.append(
             Diagnostic(
                 "TC105",
-                f"{node.target} draws random numbers",
+                f"{node.target} draws random numbers, of a kind that a bundle does not draw",
                 user_location(node.meta.get("stack_trace")),
-                tries=("pass the random tensor as an input",),
+                tries=(
+                    "torch.rand, randn, randint, bernoulli, multinomial, which a bundle draws",
+                    "take the random tensor as an input: def forward(self, x, noise)",
+                ),
             )
         )
     return found

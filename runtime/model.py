@@ -253,7 +253,7 @@ class Model:
     def answer(self, args: tuple[Any, ...], kwargs: dict[str, Any], session: Session | None) -> Any:
         """What a call gives, on the state of ``session``. (`Session` calls this.)"""
         if session is None and self.states:
-            raise without_session(self.states[0].name)
+            raise without_session(self.manifest)
         try:
             if self._plain and not kwargs and len(args) == self._arity:
                 flat: Sequence[Any] = args
@@ -320,7 +320,10 @@ class Model:
             UsageError: TC008, there is no such dim.
             GuardError: the sizes lie outside of the contract, or the model refuses drawn values.
         """
-        return warm_up(self.contract, self.session() if self.states else self, sizes)
+        session = self.session() if self.states else None
+        if session is not None and self.manifest.generator:
+            session.seed(0)
+        return warm_up(self.contract, session or self, sizes)
 
     def session(self) -> Session:
         """A new state, as it was at export, to call the model on: see `Session`."""

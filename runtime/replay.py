@@ -1,11 +1,12 @@
 """Run a bundle on recorded inputs and keep its outputs: ``python -m tcexport.runtime.replay``.
 
 The exporter verifies a finished file this way, in a process that has neither torch nor a compiler.
-A folder holds ``calls.json`` (``{"count": n, "fresh": […], "variants": […]}``) and, for each call,
-``<i>.inputs.safetensors`` with the tensor inputs named by their index in the contract;
+A folder holds ``calls.json`` (``{"count": n, "fresh": […], "variants": […], "seed": …}``) and, for each
+call, ``<i>.inputs.safetensors`` with the tensor inputs named by their index in the contract;
 ``<i>.outputs.safetensors`` are written beside them, named by the index of the output. A call names the
 variant that is to serve it, or "": then the bundle chooses. All such are calls of one session, whose
-state is made anew before those that are ``fresh``; ``state.safetensors`` is what it is at the end.
+state is made anew before those that are ``fresh``, with the ``seed`` if there is one;
+``state.safetensors`` is what it is at the end.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def replay(bundle: Path, folder: Path) -> None:
         model, session = sessions[variant]
         if recording["fresh"][number]:
             session.reset()
+            if recording["seed"] is not None:
+                session.seed(recording["seed"])
         file = (folder / f"{number}.inputs.safetensors").read_bytes()
         recorded = read_weights(memoryview(file))
         args, kwargs = _arguments(model, recorded)

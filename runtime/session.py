@@ -10,7 +10,7 @@ import numpy as np
 
 from ..artifacts.container import Bundle
 from ..artifacts.errors import Diagnostic, UsageError
-from ..artifacts.manifest import WEIGHTS_NAME
+from ..artifacts.manifest import WEIGHTS_NAME, Manifest
 from ..artifacts.states import StateTensor
 from ..artifacts.weights import Weight, WeightsError, read_weights
 from .tensors import NotATensor, aligned_empty, bits_of, empty_tensor, from_bits, see, to_numpy
@@ -43,6 +43,7 @@ class Session:
                 empty_tensor(row.shape, row.dtype) if empty else from_bits(memory, row.dtype)
             )
         self.tensors = tuple(tensors)
+        self._generator = self._memory.get(model.manifest.generator)
         self.broken = False
         self._lock = threading.Lock()
         self.reset()
@@ -51,7 +52,8 @@ class Session:
         """Run the model on the state as it is, and change it. As `Model.__call__` otherwise.
 
         Raises:
-            UsageError: TC322, a call is running; TC323, the last one failed while it ran.
+            UsageError: TC322, a call is running; TC323, the last one failed while it ran; TC325, the
+                model draws random numbers, and there is no `seed`.
         """
         self._take()
         try:
@@ -66,12 +68,42 @@ class Session:
                         ),
                     )
                 )
+            if self._generator is not None and not self._generator[1]:
+                raise UsageError(
+                    Diagnostic(
+                        "TC325",
+                        "the model draws random numbers, and the session has no seed",
+                        tries=("session.seed(1234)",),
+                    )
+                )
             return self._model.answer(args, kwargs, self)
         finally:
             self._lock.release()
 
+    def seed(self, seed: int) -> None:
+        """Let the random numbers of the next calls be those of ``seed``, from the first on.
+
+        Equal seeds give equal numbers, bit by bit, call after call. They are part of the state:
+        `state` keeps how far they are, and `reset` takes the seed away.
+
+        Args:
+            seed: any int of 64 bits.
+
+        Raises:
+            UsageError: TC008, no such int, or the model draws no random numbers; TC322.
+        """
+        if self._generator is None:
+            raise UsageError(Diagnostic("TC008", "seed: the model draws no random numbers"))
+        if type(seed) is not int or not -(1 << 63) <= seed < 1 << 63:
+            raise UsageError(Diagnostic("TC008", f"seed({seed!r:.40}): needs an int of 64 bits"))
+        self._take()
+        try:
+            self._generator[:] = seed, 1
+        finally:
+            self._lock.release()
+
     def reset(self) -> None:
-        """Make the state what it was at export.
+        """Make the state what it was at export; random numbers need a new `seed`.
 
         Raises:
             UsageError: TC322.
@@ -160,12 +192,16 @@ def initial_states(bundle: Bundle) -> Initial:
     return tuple(initial)
 
 
-def without_session(name: str) -> UsageError:
+def without_session(manifest: Manifest) -> UsageError:
+    first = manifest.states[0].name
+    draws = first == manifest.generator
+    does = "draws random numbers" if draws else f"keeps state ({first})"
+    seed = "session.seed(1234); " if manifest.generator else ""
     return UsageError(
         Diagnostic(
             "TC321",
-            f"the model keeps state ({name}), and was called without a session",
-            tries=("session = model.session(); session(…)",),
+            f"the model {does}, and was called without a session",
+            tries=(f"session = model.session(); {seed}session(…)",),
         )
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..artifacts.manifest import GENERAL
+from .served import served
 
 BURST = 0.02  # seconds of one burst, about
 
@@ -33,8 +34,7 @@ def measure(
     for name in (GENERAL, pair.variant):
         model = load(bundle, device="cpu", variant=name, num_threads=threads)
         args, kwargs = drawn_call(model.contract, pair.sizes)
-        call = model.session() if model.states else model
-        calls.append(_bound(call, args, kwargs))
+        calls.append(_bound(served(model), args, kwargs))
     warm = [_burst(call, 3) for call in calls]
     count = max(1, int(BURST / max(min(warm), 1e-7)))
     found = []

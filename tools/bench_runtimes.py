@@ -16,6 +16,7 @@ from ..artifacts.container import open_bundle
 from ..artifacts.contract import Contract, Fixed, SizeOutput, TensorInput, TensorOutput
 from ..artifacts.weights import Weight, read_weights, write_weights
 from .bench_names import BUNDLE, BUNDLE_TORCH, ONNXRUNTIME
+from .served import served
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ def _bundle(spec: Spec) -> Runtime:
 
     def prepare(file: Path) -> Callable[[], Any]:
         args, kwargs = arguments(file)
-        served = model.session() if model.states else model  # a state as at export
-        return lambda: served(*args, **kwargs)
+        call = served(model)  # on a state as at export
+        return lambda: call(*args, **kwargs)
 
     def save(result: Any, file: Path) -> None:
         leaves = leaves_of(contract.result, result)

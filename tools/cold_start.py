@@ -24,8 +24,9 @@ _BUNDLE = """
 import sys
 import numpy as np
 import tcexport
+from tcexport.tools.served import served
 model = tcexport.load(sys.argv[1], device="cpu")
-call = model.session() if model.states else model
+call = served(model)
 with np.load(sys.argv[2]) as file:
     call(*[file[name] for name in file.files])
 """

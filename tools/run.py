@@ -53,6 +53,11 @@ _SUFFIXES = (".npz", ".npy", ".safetensors")
     help="Number of worker threads; without it, the runtime's default.",
 )
 @click.option(
+    "--seed",
+    type=int,
+    help="Seed of the random numbers that a model draws.",
+)
+@click.option(
     "--require-signature",
     "keys",
     multiple=True,
@@ -66,8 +71,10 @@ def command(
     device: str,
     threads: int | None,
     keys: tuple[Path, ...],
+    seed: int | None,
 ) -> None:
-    """Run BUNDLE once. Needs neither PyTorch nor a compiler. A model with state starts anew.
+    """Run BUNDLE once. Needs neither PyTorch nor a compiler. A model with state starts anew; one
+    that draws random numbers needs --seed.
 
     \b
       tcexport run m.tcpkg --input input_ids=ids.npy -o out.npz
@@ -82,7 +89,10 @@ def command(
     contract = model.contract
     args, kwargs = call_arguments(contract, _values(contract, inputs))
     begin = time.perf_counter()
-    result = model.session()(*args, **kwargs)
+    session = model.session()
+    if seed is not None:
+        session.seed(seed)
+    result = session(*args, **kwargs)
     done = time.perf_counter()
     outputs = dict(_named_outputs(contract, result))
     for path, value in outputs.items():

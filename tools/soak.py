@@ -32,6 +32,7 @@ from ..runtime import Model, load
 from ..runtime.drawn import drawn_call
 from ..runtime.structure import leaves_of
 from .bench_sizes import misfit, sizes_text
+from .served import served
 
 _CASES = 24  # calls whose answers are known
 _LARGEST = 64  # a dim is drawn up to here, or to the lowest size that is served
@@ -54,12 +55,6 @@ class Case:
     def holds(self, model: Model) -> bool:
         """Whether the model gives the same bits again."""
         return self._bits(model) == self.answer
-
-
-def served(model: Model) -> Callable[..., Any]:
-    """What is called: where the model keeps state, a new session, so that equal calls have equal
-    answers."""
-    return model.session() if model.states else model
 
 
 @click.command()

@@ -22,8 +22,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, GuardError, TcexportError
+from ..exporter.drawing import SEED, Drawing
 from ..exporter.eager import same_numbers
 from ..exporter.sessions import reset_of
+from .served import served
 from .zoo_rows import Model, axes_of, draw, example_sizes, sizes_inside, sizes_outside
 
 TARGET = "cpu:x86-64-v3"
@@ -137,11 +139,11 @@ def _compared(module: torch.nn.Module, model: Model, inputs: Any, bundle: Path) 
     for seed, sizes in enumerate(inside):
         call = draw(inputs, sizes, seed)
         # Where the model keeps state, each call is on that of the export.
-        with torch.no_grad():
+        numbers = Drawing() if loaded.manifest.generator else contextlib.nullcontext()
+        with torch.no_grad(), numbers:
             want = _tensors(module(**pytree.tree_map(_cloned, call)))
         reset()
-        served = loaded.session() if loaded.states else loaded
-        got = _tensors(served(**call))
+        got = _tensors(served(loaded, SEED)(**call))
         if len(got) != len(want):
             raise _Wrong(f"{len(got)} tensors, eager gives {len(want)}")
         for index, (mine, eagers) in enumerate(zip(got, want, strict=True)):
@@ -153,8 +155,7 @@ def _compared(module: torch.nn.Module, model: Model, inputs: Any, bundle: Path) 
     refused = sizes_outside(model.dims)
     for sizes in refused:
         try:
-            served = loaded.session() if loaded.states else loaded
-            served(**draw(inputs, sizes, 0))
+            served(loaded)(**draw(inputs, sizes, 0))
         except GuardError:
             continue
         raise _Wrong(f"{sizes} lies outside of the contract and was answered")

@@ -22,6 +22,7 @@ from . import (  # noqa: F401
     own,
     pooling,
     power,
+    random,
     recurrent,
     reduce,
     resample,

@@ -35,6 +35,6 @@ def convert_check_index(
 def convert_require(ctx: Context, values: Tensor, holds: Tensor, number: int) -> Tensor:
     flat = ctx.reshape(values, (product(values.shape),))
     conditions = ctx.reshape(holds, (product(holds.shape),))
-    function = required_copy(values.dtype, number=number)
+    function = required_copy(values.dtype, message=f"tcexport check {number}")
     copy = ctx.call_with("require", function, [flat, conditions], [], flat.shape, values.dtype)
     return ctx.reshape(copy, values.shape)

@@ -44,8 +44,8 @@ def checked_copy(
     return prim_func("check_index", declare)
 
 
-def required_copy(dtype: str, *, number: int) -> tirx.PrimFunc:
-    """Y = X, both [m] of any dtype, if all of the bools H[k] are true; see `checked_copy`."""
+def required_copy(dtype: str, *, message: str) -> tirx.PrimFunc:
+    """Y = X, both [m] of any dtype, if all of the bools H[k] are true; else an error ``message``."""
 
     def declare() -> Callable[[], None]:
         length, count = dim(None, "m"), dim(None, "k")
@@ -57,7 +57,7 @@ def required_copy(dtype: str, *, number: int) -> tirx.PrimFunc:
             # Statements that follow each other: the copy is made after all were looked at.
             with (
                 serial(count) as position,
-                T.Assert(holds[position], f"tcexport check {number}", "ValueError"),
+                T.Assert(holds[position], message, "ValueError"),
             ):
                 T.evaluate(tirx.IntImm("int32", 0))
             with serial(length) as position:

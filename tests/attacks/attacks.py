@@ -426,6 +426,7 @@ def many(data: Any, key: str, count: int) -> None:
     data["contract"][key] = data["contract"][key] * count
 
 
+_DICE = [{"name": "dice", "dtype": "float32", "shape": [2]}]
 _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
     "an_unknown_field": (lambda data: data.update(more=1), "more"),
     "an_unknown_field_of_the_contract": (lambda data: data["contract"].update(more=1), "more"),
@@ -464,6 +465,14 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
     "a_dim_of_an_input_that_is_not_there": (
         lambda data: data["contract"]["dims"][0]["source"].update(input=-1),
         "no input",
+    ),
+    "a_generator_that_is_not_there": (
+        lambda data: data.update(generator="dice"),
+        "no state of a generator",
+    ),
+    "a_generator_of_floats": (
+        lambda data: data.update(generator="dice", states=_DICE),
+        "no state of a generator",
     ),
     "a_dim_divided_by_zero": (
         lambda data: data["contract"]["dims"][0]["source"].update(scale=0),

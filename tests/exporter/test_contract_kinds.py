@@ -352,7 +352,7 @@ class Overwrites(nn.Module):
 
 class Noise(nn.Module):
     def forward(self, x):
-        return x + torch.rand_like(x)
+        return x + torch.poisson(x.abs())
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ class Noise(nn.Module):
     [
         (Counter(), "TC103", "self.count = self.count + 1"),
         (Overwrites(), "TC104", "x.add_(1)"),
-        (Noise(), "TC105", ""),
+        (Noise(), "TC105", "return x + torch.poisson(x.abs())"),
     ],
 )
 def test_what_a_bundle_would_lose_is_refused_with_the_line(

@@ -267,7 +267,7 @@ class WritesInput(nn.Module):
 
 class Noise(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + torch.randn_like(x)
+        return x + torch.poisson(x)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ class Noise(nn.Module):
     [
         (WritesParameter(), "TC103", "self.scale.add_(1)"),
         (WritesInput(), "TC104", "x.mul_(2)"),
-        (Noise(), "TC105", "return x + torch.randn_like(x)"),
+        (Noise(), "TC105", "return x + torch.poisson(x)"),
     ],
 )
 def test_state_and_randomness_are_refused_with_the_line(model, code, line) -> None:

@@ -353,3 +353,22 @@ class Autocast(nn.Module):
 @row(batch=(1, 64))
 def autocast_bfloat16() -> Row:
     return Autocast(), {"x": floats("batch", 16)}
+
+
+class Sampler(nn.Module):
+    """A step of sampled decoding, with dropout that stays on (Gal and Ghahramani, 2016)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.mix, self.head = nn.Embedding(40, 32), nn.Linear(32, 32), nn.Linear(32, 40)
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = F.dropout(F.gelu(self.mix(self.table(ids).mean(1))), 0.1)
+        best, places = (self.head(x) / 0.8).topk(10)
+        picked = torch.multinomial(best.softmax(-1), 1)
+        return x, places.gather(-1, picked)
+
+
+@row(batch=(1, 8), seq=(1, 40))
+def sampled_decoding() -> Row:
+    return Sampler(), {"ids": ids("batch", "seq", below=40)}
