@@ -333,6 +333,9 @@ class Context:
             value = tensor.constant.value.reshape(shape)
             name = f"{tensor.constant.name}:{sizes}"
             return constant_tensor(tensor.constant.stepped(name, value, "reshape", shape))
+        if 0 in shape:  # which Relax takes for "as it was"; there is nothing to be moved
+            dtype = tensor.dtype
+            return self.compute("empty", [], shape, dtype, lambda *_: tirx.const(0, dtype))
         variable = self.builder.emit(
             relax.op.reshape(self.variable(tensor), relax.ShapeExpr(self.symbols.shape(shape)))
         )

@@ -85,6 +85,8 @@ def _scaled(alpha: Scalar, dtype: str) -> Callable[[Any], Any]:
 def convert_add(ctx: Context, x: Tensor, other: Operand, alpha: Scalar) -> Tensor:
     dtype = dtype_of_result(ctx)
     if dtype == "bool":
+        if alpha == 0:
+            return pointwise(ctx, "add", lambda a, _: a, x, other, dtype="bool")
         return pointwise(ctx, "add", tirx.any, x, other, dtype="bool")
     scaled = _scaled(alpha, dtype)
     return pointwise(ctx, "add", lambda a, b: a + scaled(b), x, other, dtype=dtype)
@@ -180,14 +182,22 @@ def _not_zero(ctx: Context, x: Tensor) -> Tensor:
     return ctx.reshape(copy, x.shape)
 
 
+def _larger(a: Any, b: Any) -> Any:
+    return tirx.any(a, b) if str(a.ty.dtype) == "bool" else tirx.max(a, b)
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return tirx.all(a, b) if str(a.ty.dtype) == "bool" else tirx.min(a, b)
+
+
 @converter("aten.maximum.default")
 def convert_maximum(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
-    return pointwise(ctx, "maximum", tirx.max, x, other, dtype=dtype_of_result(ctx))
+    return pointwise(ctx, "maximum", _larger, x, other, dtype=dtype_of_result(ctx))
 
 
 @converter("aten.minimum.default")
 def convert_minimum(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
-    return pointwise(ctx, "minimum", tirx.min, x, other, dtype=dtype_of_result(ctx))
+    return pointwise(ctx, "minimum", _smaller, x, other, dtype=dtype_of_result(ctx))
 
 
 def _number_of(extreme: Element) -> Element:
@@ -196,15 +206,15 @@ def _number_of(extreme: Element) -> Element:
     def element(a: Any, b: Any) -> Any:
         if not is_float(str(a.ty.dtype)):
             return extreme(a, b)
-        picked = tirx.Select(a < b, a, b) if extreme is tirx.min else tirx.Select(a > b, a, b)
+        picked = tirx.Select(a < b, a, b) if extreme is _smaller else tirx.Select(a > b, a, b)
         return tirx.Select(tirx.isnan(a), b, tirx.Select(tirx.isnan(b), a, picked))
 
     return element
 
 
 _FLOAT_PAIRS: dict[str, tuple[str, Element]] = {
-    "fmax": ("default", _number_of(tirx.max)),
-    "fmin": ("default", _number_of(tirx.min)),
+    "fmax": ("default", _number_of(_larger)),
+    "fmin": ("default", _number_of(_smaller)),
     "hypot": ("default", lambda a, b: libm("hypot", a, b)),
     "nextafter": ("default", lambda a, b: libm("nextafter", a, b)),
     "copysign": ("Tensor", lambda a, b: libm("copysign", a, b)),
@@ -229,20 +239,20 @@ for _name, (_overload, _element) in _FLOAT_PAIRS.items():
 def convert_clamp(ctx: Context, x: Tensor, min: Operand, max: Operand) -> Tensor:
     dtype = dtype_of_result(ctx)
     if min is not None:
-        x = pointwise(ctx, "clamp_min", tirx.max, x, min, dtype=dtype)
+        x = pointwise(ctx, "clamp_min", _larger, x, min, dtype=dtype)
     if max is not None:
-        x = pointwise(ctx, "clamp_max", tirx.min, x, max, dtype=dtype)
+        x = pointwise(ctx, "clamp_max", _smaller, x, max, dtype=dtype)
     return x
 
 
 @converter("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def convert_clamp_min(ctx: Context, x: Tensor, min: Operand) -> Tensor:
-    return pointwise(ctx, "clamp_min", tirx.max, x, min, dtype=dtype_of_result(ctx))
+    return pointwise(ctx, "clamp_min", _larger, x, min, dtype=dtype_of_result(ctx))
 
 
 @converter("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def convert_clamp_max(ctx: Context, x: Tensor, max: Operand) -> Tensor:
-    return pointwise(ctx, "clamp_max", tirx.min, x, max, dtype=dtype_of_result(ctx))
+    return pointwise(ctx, "clamp_max", _smaller, x, max, dtype=dtype_of_result(ctx))
 
 
 @converter("aten.atan2.default")

@@ -140,24 +140,33 @@ def variance(
     return pointwise(ctx, "variance", element, total, count, dtype=x.dtype)
 
 
+def extreme(
+    ctx: Context, x: Tensor, axes: Sequence[int], keepdim: bool, *, largest: bool
+) -> Tensor:
+    """The largest (or smallest) elements along some axes; NaN where there is one."""
+    reducers = (te.min, te.max) if x.dtype != "bool" else (_ALL, _ANY)
+    name = "max" if largest else "min"
+    return reduce(ctx, name, reducers[largest], x, axes, keepdim, x.dtype)
+
+
 @converter("aten.amax.default")
 def convert_amax(ctx: Context, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
-    return reduce(ctx, "max", te.max, x, axes_of(dim, x.rank), keepdim, x.dtype)
+    return extreme(ctx, x, axes_of(dim, x.rank), keepdim, largest=True)
 
 
 @converter("aten.amin.default")
 def convert_amin(ctx: Context, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
-    return reduce(ctx, "min", te.min, x, axes_of(dim, x.rank), keepdim, x.dtype)
+    return extreme(ctx, x, axes_of(dim, x.rank), keepdim, largest=False)
 
 
 @converter("aten.max.default")
 def convert_max(ctx: Context, x: Tensor) -> Tensor:
-    return reduce(ctx, "max", te.max, x, axes_of(None, x.rank), False, x.dtype)
+    return extreme(ctx, x, axes_of(None, x.rank), False, largest=True)
 
 
 @converter("aten.min.default")
 def convert_min(ctx: Context, x: Tensor) -> Tensor:
-    return reduce(ctx, "min", te.min, x, axes_of(None, x.rank), False, x.dtype)
+    return extreme(ctx, x, axes_of(None, x.rank), False, largest=False)
 
 
 @converter("aten.prod.default", "aten.prod.dim_int")
@@ -240,16 +249,22 @@ def convert_argmin(ctx: Context, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
     return _argument(ctx, x, dim, keepdim, largest=False)
 
 
+def _with_argument(
+    ctx: Context, x: Tensor, dim: int, keepdim: bool, *, largest: bool
+) -> list[Tensor]:
+    values = extreme(ctx, x, axes_of(dim, x.rank), keepdim, largest=largest)
+    numbers = ctx.cast(x, "int8") if x.dtype == "bool" else x
+    return [values, _argument(ctx, numbers, dim, keepdim, largest)]
+
+
 @converter("aten.max.dim")
 def convert_max_dim(ctx: Context, x: Tensor, dim: int, keepdim: bool) -> list[Tensor]:
-    values = reduce(ctx, "max", te.max, x, axes_of(dim, x.rank), keepdim, x.dtype)
-    return [values, _argument(ctx, x, dim, keepdim, largest=True)]
+    return _with_argument(ctx, x, dim, keepdim, largest=True)
 
 
 @converter("aten.min.dim")
 def convert_min_dim(ctx: Context, x: Tensor, dim: int, keepdim: bool) -> list[Tensor]:
-    values = reduce(ctx, "min", te.min, x, axes_of(dim, x.rank), keepdim, x.dtype)
-    return [values, _argument(ctx, x, dim, keepdim, largest=False)]
+    return _with_argument(ctx, x, dim, keepdim, largest=False)
 
 
 @converter("aten.linalg_vector_norm.default")

@@ -27,6 +27,7 @@ from tcexport.lowering.answer import Made, library_path, weights_path
 from tcexport.lowering.converters.registry import COMPLEX, CONVERTERS, is_complex
 from tcexport.lowering.decompose import decompose
 from tcexport.lowering.tracing import whole_ops
+from tcexport.runtime.tensors import empty_tensor
 
 TARGET = "x86-64-v3"
 Call = tuple[Any, ...]
@@ -86,7 +87,7 @@ class Compiled:
     ) -> list[torch.Tensor]:
         flat = tree_leaves(args, is_leaf=lambda leaf: leaf is None)
         inputs = [aligned(in_parts(flat[index])) for index in self.answer.main.inputs]
-        tensors = [tvm_ffi.from_dlpack(each) for each in inputs]
+        tensors = [argument(each) for each in inputs]
         assert len(sizes) == len(self.answer.main.sizes)
         extra = [tvm_ffi.Shape(sizes)] if self.answer.main.sizes else []
         held = [tvm_ffi.from_dlpack(state) for state in states]
@@ -98,6 +99,13 @@ class Compiled:
 def in_parts(tensor: torch.Tensor) -> torch.Tensor:
     """A complex tensor as compiled code takes it."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def argument(tensor: torch.Tensor) -> tvm_ffi.Tensor:
+    """As the runtime passes it: what has no elements has strides that compiled code takes."""
+    if 0 in tensor.shape:
+        return empty_tensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+    return tvm_ffi.from_dlpack(tensor)
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:

@@ -122,3 +122,31 @@ def test_a_fraction_is_searched_for_among_integers(agree) -> None:
         lambda x: x.new_zeros(0, 4).roll(1, 0),
     ]
     agree(functions, (torch.arange(6),), (torch.arange(1),), (torch.tensor([2, 2, 3]),))
+
+
+def test_extremes_of_bools_are_any_and_all(agree) -> None:
+    def extremes(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        most, least = x.max(-1), x.min(0)
+        return (
+            x.amax(-1), x.amin(), x.max(), *most, *least, x.clamp_min(y), x.clamp_max(y),
+            torch.maximum(x, y), torch.minimum(x, y), x.fmax(y), x.fmin(y),
+            torch.add(x, y, alpha=False), torch.add(x, y),
+        )  # fmt: skip
+
+    torch.manual_seed(0)
+    calls = [tuple(torch.rand(n, m) > 0.5 for _ in range(2)) for n, m in ((2, 5), (1, 1), (4, 3))]
+    agree([extremes], *calls)
+
+
+def test_tensors_without_elements_keep_their_shapes(agree) -> None:
+    """Relax takes a 0 in the shape of a view for "as it was"."""
+    functions = [
+        lambda x, y: torch.addmm(x[0, :3], y, y.t()[:, :3], beta=0.5, alpha=2),
+        lambda x, y: y.reshape(3, 5, 0) + 1,
+        lambda x, y: torch.searchsorted(y * 2, y + 1),
+    ]
+    agree(
+        functions,
+        (torch.randn(2, 4), torch.zeros(3, 0)),
+        dynamic=(({0: torch.export.Dim.AUTO}, {}),),
+    )
