@@ -29,6 +29,13 @@ _MOVED = (
 )
 
 
+def graphs_of(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Graph]:
+    """The graph of a program, and the bodies of branches and loops in it."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield module.graph
+
+
 def settled(
     program: torch.export.ExportedProgram, number: Number
 ) -> dict[torch.fx.Node, torch.Tensor]:
@@ -39,7 +46,7 @@ def settled(
             where it is open.
     """
     known = dict(_weights(program))
-    for node in program.graph.nodes:
+    for node in (node for graph in graphs_of(program) for node in graph.nodes):
         value = node.meta.get("val")
         if not _is_computed(node) or not isinstance(value, torch.Tensor):
             continue
@@ -89,9 +96,12 @@ def passing(
     known: Mapping[torch.fx.Node, torch.Tensor],
     number: Number,
 ) -> frozenset[torch.fx.Node]:
-    """The checks whose values are all known, and hold."""
+    """The checks whose values are all known, and hold; and those of dtype, device and layout alone,
+    which a graph has as it is traced."""
     found = []
-    for node in program.graph.nodes:
+    for node in (node for graph in graphs_of(program) for node in graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default and _has_form(node):
+            found.append(node)
         if node.target not in (CHECK_INDEX, REQUIRE, *_ASSERTIONS):
             continue
         arguments = _arguments((node.args, node.kwargs), known, number)
@@ -104,6 +114,17 @@ def passing(
             continue
         found.append(node)
     return frozenset(found)
+
+
+def _has_form(node: torch.fx.Node) -> bool:
+    """Whether the operand of an assertion of its form has that dtype, device and layout; one of sizes
+    or strides is none."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    expected = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    value = expected.pop("a").meta["val"]
+    if expected.pop("size", None) is not None or expected.pop("stride", None) is not None:
+        return False
+    return all(each in (None, getattr(value, name)) for name, each in expected.items())
 
 
 _ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)

@@ -62,11 +62,11 @@ def test_a_state_space_layer_takes_any_number_of_steps(tmp_path: Path) -> None:
         model,
         (torch.randn(2, 5, 6),),
         axes={"x": ("batch", "seq", None)},
-        dynamic={"batch": (2, 8), "seq": (1, 4096)},
+        dynamic={"batch": (1, 8), "seq": (1, 4096)},
         out=tmp_path / "m.tcpkg",
     )
     loaded = tcexport.load(report.path)
-    for batch, seq in ((2, 1), (3, 2), (2, 1000)):
+    for batch, seq in ((1, 1), (3, 2), (2, 1000)):
         x = torch.randn(batch, seq, 6)
         want = eager(model, x)
         torch.testing.assert_close(loaded(x), want, rtol=1e-4, atol=1e-5)
