@@ -16,11 +16,11 @@ from ..artifacts.recipes import FLOATS, Steps
 from .asserted import Asserted
 from .in_place import PREFILLED
 from .kernels.prim_func import dim, param, prim_func
-from .layout import TO_FIRST, TO_LAST
+from .layout import to_first, to_last
 from .own_ops import OwnKernel
 from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
 from .targets import CpuTarget, Target
-from .tensor import HALVES, PARTS, TORCH_DTYPES, Complex, Constant, Tensor, part_of
+from .tensor import HALVES, PARTS, TORCH_DTYPES, Codes, Complex, Constant, Tensor, part_of
 from .weights import WeightStore
 
 Build = Callable[..., te.Tensor]
@@ -46,7 +46,8 @@ class Context:
 
     While ``wide``, a converter works on float32 in the place of half-precision floats; what it is
     given is converted before, and what it gives is rounded after. ``channels_last`` are the
-    convolutions that work on NHWC, ``moved`` the images that are there in both orders.
+    convolutions that work on NHWC, ``moved`` what is there
+    in another order, by variable and order.
     """
 
     builder: relax.BlockBuilder
@@ -59,7 +60,7 @@ class Context:
     first_asserted: int = 0  # the number of the first one
     computed: set[str] = field(default_factory=set)
     channels_last: frozenset[torch.fx.Node] = frozenset()
-    moved: dict[relax.Var, relax.Var] = field(default_factory=dict)
+    moved: dict[tuple[relax.Var, tuple[int, ...]], relax.Var] = field(default_factory=dict)
     templates: int = 0  # calls of kernel templates so far
     node: torch.fx.Node | None = None
     own: Sequence[OwnKernel] = ()
@@ -108,7 +109,9 @@ class Context:
         if tensor.variable is not None:
             return tensor.variable
         if tensor.last is not None:
-            return self._moved(tensor.last, self.with_channels_last(tensor), TO_FIRST)
+            return self._moved(tensor.last, self.with_channels_last(tensor), to_first(tensor.rank))
+        if tensor.codes is not None:
+            return self._decoded(tensor)
         assert tensor.constant is not None
         name = tensor.constant.name
         if name not in self.parameters:
@@ -117,28 +120,55 @@ class Context:
             self.parameters[name] = relax.Var(f"w{len(self.parameters)}", ty)
         return self.parameters[name]
 
+    def codes_of(self, tensor: Tensor) -> Codes | None:
+        """A constant matrix of int8 that is too large to be kept as floats."""
+        constant = tensor.constant
+        if constant is None or tensor.dtype != "int8" or tensor.rank != 2:
+            return None
+        return Codes(constant) if constant.value.numel() > _SMALL else None
+
+    def _decoded(self, tensor: Tensor) -> relax.Var:
+        """The floats that codes stand for, anew for each use: they are there for products."""
+        codes = tensor.codes
+        assert codes is not None
+        operands, scale = [constant_tensor(codes.constant)], codes.scale
+        if isinstance(scale, Tensor):
+            operands.append(scale)
+
+        def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+            value = convert(tensors[0](*position), tensor.dtype)
+            if scale is None:
+                return value
+            if isinstance(scale, Tensor):
+                return value * tensors[1](position[0])
+            return value * scope.number(scale, tensor.dtype)
+
+        return self.compute("decode", operands, tensor.shape, tensor.dtype, element).variable
+
     def with_channels_last(self, tensor: Tensor) -> Tensor:
         """An image as a tensor ``[n, h, w, c]`` of its own; a copy where it is not there yet."""
-        shape = tuple(tensor.shape[axis] for axis in TO_LAST)
+        order = to_last(tensor.rank)
+        shape = tuple(tensor.shape[axis] for axis in order)
         variable = tensor.last
         if variable is None:
-            variable = self._moved(self.variable(tensor), tensor, TO_LAST)
-        return Tensor(shape, tensor.dtype, variable)
+            variable = self._moved(self.variable(tensor), tensor, order)
+        return Tensor(shape, tensor.dtype, variable, argument=tensor.argument)
 
     def as_image(self, tensor: Tensor) -> Tensor:
-        """What a kernel gave as ``[n, h, w, c]``, as the graph knows it: ``[n, c, h, w]``."""
-        shape = tuple(tensor.shape[axis] for axis in TO_FIRST)
-        return Tensor(shape, tensor.dtype, last=self.variable(tensor))
+        """What is there as ``[n, h, w, c]``, as the graph knows it: ``[n, c, h, w]``."""
+        shape = tuple(tensor.shape[axis] for axis in to_first(tensor.rank))
+        last = self.variable(tensor)
+        return Tensor(shape, tensor.dtype, argument=tensor.argument, last=last)
 
     def _moved(self, variable: relax.Var, tensor: Tensor, order: Sequence[int]) -> relax.Var:
         """``variable``, which ``tensor`` is, with its axes in another order; copied once."""
-        if variable not in self.moved:
+        if (variable, tuple(order)) not in self.moved:
+            back = tuple(list(order).index(axis) for axis in range(tensor.rank))
             shape = tuple(tensor.shape[axis] for axis in order)
             moving = [axis for axis in order if tensor.shape[axis] != 1]
             if moving == sorted(moving):  # only axes of one element move
                 copy = self.variable(self.reshape(tensor, shape))
             else:
-                back = [list(order).index(axis) for axis in range(4)]
                 moved = self.compute(
                     "permute",
                     [tensor],
@@ -147,9 +177,9 @@ class Context:
                     lambda _, x, position: x[0](*(position[axis] for axis in back)),
                 )
                 copy = self.variable(moved)
-            self.moved[variable] = copy
-            self.moved[copy] = variable
-        return self.moved[variable]
+            self.moved[variable, tuple(order)] = copy
+            self.moved[copy, back] = variable
+        return self.moved[variable, tuple(order)]
 
     def kernel(
         self, name: str, build: Build, inputs: Sequence[Tensor], shape: Shape, dtype: str
@@ -323,6 +353,31 @@ class Context:
 
         return self.kernel(name, build, inputs, shape, dtype)
 
+    def compute_image(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        shape: Shape,
+        dtype: str,
+        element: Callable[..., Any],
+    ) -> Tensor:
+        """The same of images, all of one rank: in whichever order they lie. ``element`` is given, and
+        reads at, positions of NCHW."""
+        if all(tensor.last is None for tensor in inputs):
+            return self.compute(name, inputs, shape, dtype, element)
+        order, back = to_last(len(shape)), to_first(len(shape))
+
+        def turned(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
+            def reader(tensor: Any) -> Callable[..., Any]:
+                return lambda *at: tensor(*(at[axis] for axis in order))
+
+            readers = [reader(tensor) for tensor in tensors]
+            return element(scope, readers, tuple(position[axis] for axis in back))
+
+        moved = [self.with_channels_last(tensor) for tensor in inputs]
+        turned_shape = tuple(shape[axis] for axis in order)
+        return self.as_image(self.compute(name, moved, turned_shape, dtype, turned))
+
     def reshape(self, tensor: Tensor, shape: Shape) -> Tensor:
         """The same elements, row-major, with other sizes: a view, no copy."""
         shape = tuple(as_size(size) for size in shape)
@@ -336,10 +391,14 @@ class Context:
         if 0 in shape:  # which Relax takes for "as it was"; there is nothing to be moved
             dtype = tensor.dtype
             return self.compute("empty", [], shape, dtype, lambda *_: tirx.const(0, dtype))
+        if tensor.last is not None and _joins_pixels(tensor.shape, shape):
+            # The pixels of an image in one axis, or in two again: its channels stay the last.
+            turned = tuple(shape[axis] for axis in to_last(len(shape)))
+            return self.as_image(self.reshape(self.with_channels_last(tensor), turned))
         variable = self.builder.emit(
             relax.op.reshape(self.variable(tensor), relax.ShapeExpr(self.symbols.shape(shape)))
         )
-        return replace(tensor, shape=shape, variable=variable, constant=None, last=None)
+        return replace(tensor, shape=shape, variable=variable, constant=None, last=None, codes=None)
 
     def rows(self, tensor: Tensor) -> Tensor:
         """``[..., n]`` as a matrix ``[rows, n]``."""
@@ -373,6 +432,9 @@ class Context:
                 return constant_tensor(constant.stepped(name, value, "cast", dtype))
             self.weights.freeze(constant, f"taken as {dtype}")
             return constant_tensor(Constant(name, value, None, constant.sources))
+        codes = self.codes_of(tensor) if dtype in FLOATS else None
+        if codes is not None:
+            return Tensor(tensor.shape, dtype, codes=codes)
         if tensor.last is not None:
             return self.as_image(self.cast(self.with_channels_last(tensor), dtype))
         return self.compute(
@@ -413,6 +475,10 @@ class Context:
     def derived(self, constant: Constant, suffix: str, steps: Steps) -> Tensor:
         """A weight in another form, made once at export by steps of `recipes`: packed, transposed."""
         return constant_tensor(self.weights.derive(f"{constant.name}:{suffix}", constant, steps))
+
+
+def _joins_pixels(old: Shape, new: Shape) -> bool:
+    return sorted((len(old), len(new))) == [3, 4] and old[:2] == new[:2]
 
 
 def constant_value(constant: Constant) -> Tensor | Complex:

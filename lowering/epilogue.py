@@ -17,6 +17,7 @@ from .symbols import as_shape
 
 aten = torch.ops.aten
 
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _ACTIVATIONS = {
     aten.relu.default: "relu",
     aten.silu.default: "silu",
@@ -118,13 +119,14 @@ def _after_conv(
         )
 
     value = conv.meta["val"]
-    if value.dtype is not torch.float32 or value.dim() != 4 or not are_constant(conv.args[1:3]):
+    if value.dtype not in _DTYPES or value.dim() != 4 or not are_constant(conv.args[1:3]):
         return conv, None
     last, inner = conv, []
     norm, residual, activation = None, None, None
     user = _only_user(conv)
     if (
         user is not None
+        and value.dtype is torch.float32  # eager rounds halves before the norm
         and user.target is aten._native_batch_norm_legit_no_training.default
         and are_constant(user.args[1:5])
     ):
@@ -157,14 +159,16 @@ def _activation(node: torch.fx.Node) -> str | None:
 
 
 def _is_sum(node: torch.fx.Node) -> bool:
-    """Whether a node adds two float tensors of one shape, neither of them twice."""
+    """Whether a node adds two float tensors of one shape and dtype, neither of them twice."""
     if node.target is not aten.add.Tensor or node.kwargs.get("alpha", 1) != 1:
         return False
     a, b = node.args[:2]
     if not isinstance(a, torch.fx.Node) or not isinstance(b, torch.fx.Node) or a is b:
         return False
     values = [n.meta.get("val") for n in (a, b, node)]
-    if not all(isinstance(v, torch.Tensor) and v.dtype is torch.float32 for v in values):
+    if not all(isinstance(v, torch.Tensor) and v.dtype in _DTYPES for v in values):
+        return False
+    if len({value.dtype for value in values}) != 1:
         return False
     shapes = {as_shape(value.shape) for value in values}
     return len(shapes) == 1

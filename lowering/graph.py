@@ -33,7 +33,7 @@ from .own_ops import OWN, OwnKernel
 from .states import states
 from .survey import OpUse, Use, refusals, table
 from .symbols import NoForm, as_shape, as_size, same
-from .targets import Target
+from .targets import GpuTarget, Target
 from .tensor import DTYPES, PARTS, Complex, Constant, Part, Tensor, part_of
 from .variants import GENERAL, Variant, with_sizes
 from .weights import WeightStore
@@ -142,7 +142,9 @@ class _Importer:
             builder,
             target,
             weights,
-            channels_last=layout.find(program.graph, constants),
+            channels_last=layout.find(
+                program.graph, constants, on_gpu=isinstance(target, GpuTarget)
+            ),
             own=own,
         )
         self.ctx.first_asserted = free_number(program.graph)
@@ -545,7 +547,7 @@ class _Importer:
         if result.constant is not None or shape == result.shape:
             return result
         if result.last is not None:
-            sizes = tuple(shape[axis] for axis in layout.TO_LAST)
+            sizes = tuple(shape[axis] for axis in layout.to_last(result.rank))
             ty = relax.TensorType(self.ctx.symbols.shape(sizes), dtype)
             return replace(result, shape=shape, last=self.ctx.builder.match_cast(result.last, ty))
         ty = relax.TensorType(self.ctx.symbols.shape(shape), dtype)

@@ -55,6 +55,15 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Codes:
+    """A constant matrix of int8 that stands for numbers of another dtype: times ``scale`` of each row
+    (``[n]``), or of all (a number), or none."""
+
+    constant: Constant
+    scale: Any = None  # Tensor | float | None
+
+
+@dataclass(frozen=True)
 class Tensor:
     """A value of the Relax function that is being built.
 
@@ -63,7 +72,8 @@ class Tensor:
     caller's (an input, a weight or a view of one), which must not be handed out as a result;
     ``source`` is the index of the user input whose very elements these are, if any, and ``state``
     the name of the state whose memory this may be. An image (NCHW) may be there with its channels
-    last only: then ``last`` is the variable, of NHWC.
+    last only: then ``last`` is the variable, of NHWC. Numbers that are ``codes`` have no variable
+    until a kernel asks for one: a product reads the codes.
     """
 
     shape: Shape
@@ -74,6 +84,7 @@ class Tensor:
     source: int | None = None
     state: str | None = None
     last: Any = field(default=None, compare=False)
+    codes: Codes | None = field(default=None, compare=False)
 
     @property
     def rank(self) -> int:

@@ -12,6 +12,7 @@ from ..context import Context, Unsupported
 from ..kernels.prim_func import serial
 from ..symbols import Scalar, product, wrapped
 from ..tensor import DTYPES, HALVES, Tensor
+from .codes import codes_less, codes_times
 from .elementwise import (
     Element,
     Operand,
@@ -95,6 +96,9 @@ def convert_add(ctx: Context, x: Tensor, other: Operand, alpha: Scalar) -> Tenso
 @converter("aten.sub.Tensor", "aten.sub.Scalar")
 def convert_sub(ctx: Context, x: Tensor, other: Operand, alpha: Scalar) -> Tensor:
     dtype = dtype_of_result(ctx)
+    less = codes_less(ctx, x, other, dtype) if alpha == 1 else None
+    if less is not None:
+        return less
     scaled = _scaled(alpha, dtype)
     return pointwise(ctx, "subtract", lambda a, b: a - scaled(b), x, other, dtype=dtype)
 
@@ -109,6 +113,9 @@ def convert_rsub(ctx: Context, x: Tensor, other: Operand, alpha: Scalar) -> Tens
 @converter("aten.mul.Tensor", "aten.mul.Scalar")
 def convert_mul(ctx: Context, x: Tensor, other: Operand) -> Tensor:
     dtype = dtype_of_result(ctx)
+    scaled = codes_times(ctx, x, other, dtype) or codes_times(ctx, other, x, dtype)
+    if scaled is not None:
+        return scaled
     element = tirx.all if dtype == "bool" else lambda a, b: a * b
     return pointwise(ctx, "multiply", element, x, other, dtype=dtype)
 

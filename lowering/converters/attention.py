@@ -10,7 +10,7 @@ from tvm import tirx
 from ..context import Context, Unsupported
 from ..kernels.attention import attention
 from ..symbols import Size
-from ..tensor import Tensor
+from ..tensor import HALVES, Tensor
 from .choice import choose
 from .elementwise import pointwise
 from .linear import matrix_product
@@ -18,7 +18,7 @@ from .norm import softmax
 from .registry import converter
 
 
-@converter("aten.scaled_dot_product_attention.default")
+@converter("aten.scaled_dot_product_attention.default", takes_halves=True)
 def convert_attention(
     ctx: Context,
     query: Tensor,
@@ -36,18 +36,24 @@ def convert_attention(
     factor = 1 / math.sqrt(width) if scale is None else scale
     heads_agree = enable_gqa or query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
     mask_dtype = None if attn_mask is None else attn_mask.dtype
+    dtype = query.dtype
     if (
         not ctx.on_gpu
-        and query.dtype == "float32"
+        and dtype in HALVES | {"float32"}
         and heads_agree
         and query.rank in (3, 4)
         and isinstance(value.shape[-1], int)
-        and mask_dtype in (None, "bool", "float32")
+        and mask_dtype in HALVES | {None, "bool", "float32"}
     ):
         return _flash(ctx, query, key, value, attn_mask, bool(is_causal), factor)
     if enable_gqa:
         key, value = (_repeat_heads(ctx, t, query.shape[-3]) for t in (key, value))
-    return _in_steps(ctx, query, key, value, attn_mask, bool(is_causal), factor)
+    if dtype in HALVES:
+        query, key, value = (ctx.cast(t, "float32") for t in (query, key, value))
+    if attn_mask is not None and mask_dtype in HALVES:
+        attn_mask = ctx.cast(attn_mask, "float32")
+    result = _in_steps(ctx, query, key, value, attn_mask, bool(is_causal), factor)
+    return ctx.cast(result, dtype)
 
 
 def _flash(
@@ -78,8 +84,11 @@ def _flash(
         mask_heads=mask is not None and mask.shape[1] != 1,
         scale=factor,
         target=ctx.cpu,
+        dtype=query.dtype,
+        mask_dtype="float32" if mask is None else mask.dtype,
     )
-    result = ctx.call("attention", function, inputs, (batch, heads, rows, value.shape[-1]))
+    made = (batch, heads, rows, value.shape[-1])
+    result = ctx.call("attention", function, inputs, made, query.dtype)
     return ctx.reshape(result, shape)
 
 

@@ -9,9 +9,9 @@ import torch
 from tvm import te, tirx
 
 from ..context import Context, Unsupported, constant_tensor
-from ..kernels import conv_last
+from ..kernels import conv_last, conv_weights
 from ..kernels.conv import conv2d
-from ..layout import TO_LAST
+from ..layout import to_last
 from ..symbols import Shape, Size, Symbols, as_shape, product
 from ..tensor import HALVES, Constant, Tensor
 from . import on_gpu
@@ -180,7 +180,8 @@ def convolve(
         return _with_channels_last(
             ctx, x, weight, bias, shape, stride, padding, dilation, groups, residual, activation
         )
-    if residual is not None:
+    if residual is not None or (activation is not None and x.dtype in HALVES):
+        # Halves are rounded after each of the three.
         result = convolve(
             ctx,
             x,
@@ -192,22 +193,23 @@ def convolve(
             dilation=dilation,
             groups=groups,
         )
-        result = pointwise(ctx, "add", lambda a, b: a + b, result, residual, dtype=x.dtype)
-        if activation is None:
-            return result
-        return pointwise(ctx, activation, ACTIVATIONS[activation], result, dtype=x.dtype)
+        if residual is not None:
+            result = pointwise(ctx, "add", lambda a, b: a + b, result, residual, dtype=x.dtype)
+        if activation is not None:
+            function = ACTIVATIONS[activation]
+            result = pointwise(ctx, activation, function, result, dtype=x.dtype)
+        return result
     if x.dtype in HALVES:
         result = convolve(
             ctx,
             ctx.cast(x, "float32"),
-            ctx.cast(weight, "float32"),
+            _widened(ctx, weight),
             None if bias is None else ctx.cast(bias, "float32"),
             shape,
             stride=stride,
             padding=padding,
             dilation=dilation,
             groups=groups,
-            activation=activation,
         )
         return ctx.cast(result, x.dtype)
     fixed = all(isinstance(size, int) for size in weight.shape)
@@ -260,6 +262,16 @@ def convolve(
     if activation is not None:
         result = pointwise(ctx, activation, ACTIVATIONS[activation], result, dtype=x.dtype)
     return result
+
+
+def _widened(ctx: Context, weight: Tensor) -> Tensor:
+    """A weight of halves for the kernels that have none for halves: for a CPU at export, at twice its
+    size, for at each call it would take longer than a convolution of few pixels."""
+    if weight.constant is None or ctx.on_gpu:
+        return ctx.cast(weight, "float32")
+    wide = weight.constant.value.float()
+    name = f"{weight.constant.name}:float32"
+    return constant_tensor(weight.constant.stepped(name, wide, "cast", "float32"))
 
 
 def _in_a_kernel(
@@ -322,9 +334,8 @@ def _with_channels_last(
     activation: str | None,
 ) -> Tensor:
     assert weight.constant is not None
-    depthwise = groups > 1
-    filters, _, *window = (int(size) for size in weight.shape)
-    steps = conv_last.packing((filters, int(weight.shape[1]), *window), depthwise=depthwise)
+    filters, group_channels, *window = (int(size) for size in weight.shape)
+    steps = conv_weights.packing((filters, group_channels, *window), groups)
     packed = ctx.derived(weight.constant, "conv-last", steps)
     image = ctx.with_channels_last(x)
     if ctx.on_gpu:
@@ -332,32 +343,35 @@ def _with_channels_last(
             ctx,
             image,
             packed,
-            tuple(shape[axis] for axis in TO_LAST),
+            tuple(shape[axis] for axis in to_last(4)),
             window=window,
             stride=stride,
             padding=padding,
             dilation=dilation,
-            depthwise=depthwise,
+            depthwise=groups > 1,
         )
         return _finished(ctx, made, bias, residual, activation)
-    n, h, w, channels = image.shape
-    inputs = [ctx.reshape(image, (n, h, w * channels)), packed]
-    inputs += [] if bias is None else [bias]
-    inputs += [] if residual is None else [ctx.with_channels_last(residual)]
-    options = conv_last.Convolution(
+    options = conv_weights.Convolution(
         channels=int(x.shape[1]),
         filters=filters,
         kernel=(window[0], window[1]),
         stride=(stride[0], stride[1]),
         padding=(padding[0], padding[1]),
         dilation=(dilation[0], dilation[1]),
-        depthwise=depthwise,
+        groups=groups,
         bias=bias is not None,
         residual=residual is not None,
         activation=activation,
+        dtype=x.dtype,
     )
+    n, h, w, channels = image.shape
+    image = ctx.cast(image, options.input_dtype)
+    inputs = [ctx.reshape(image, (n, h, w * channels)), packed]
+    inputs += [] if bias is None else [bias]
+    inputs += [] if residual is None else [ctx.with_channels_last(residual)]
     function = conv_last.conv2d(options, ctx.cpu)
-    result = ctx.call("conv", function, inputs, tuple(shape[axis] for axis in TO_LAST))
+    wanted = tuple(shape[axis] for axis in to_last(4))
+    result = ctx.call("conv", function, inputs, wanted, x.dtype)
     return ctx.as_image(result)
 
 

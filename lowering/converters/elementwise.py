@@ -45,11 +45,12 @@ def elementwise(
 ) -> Tensor:
     """Emit ``element`` over the broadcast operands, converted to a dtype each; what it gives is
     converted to ``result``. Numbers and constants of one element become part of the kernel."""
-    shape = broadcast(*(o.shape for o in operands if isinstance(o, Tensor)))
-    if len(shape) == 4 and any(isinstance(o, Tensor) and o.last is not None for o in operands):
-        moved = [_with_channels_last(ctx, operand) for operand in operands]
+    tensors = [o for o in operands if isinstance(o, Tensor)]
+    shape = broadcast(*(tensor.shape for tensor in tensors))
+    if any(tensor.last is not None and tensor.rank == len(shape) for tensor in tensors):
+        moved = [_with_channels_last(ctx, operand, len(shape)) for operand in operands]
         return ctx.as_image(elementwise(ctx, name, element, moved, dtypes, result))
-    inputs = [o for o in operands if isinstance(o, Tensor) and as_number(o) is None]
+    inputs = [tensor for tensor in tensors if as_number(tensor) is None]
 
     def value(scope: Any, tensors: tuple[Any, ...], position: tuple[Any, ...]) -> Any:
         remaining = iter(tensors)
@@ -67,14 +68,11 @@ def elementwise(
     return ctx.compute(name, inputs, shape, result, value)
 
 
-def _with_channels_last(ctx: Context, operand: Operand) -> Operand:
+def _with_channels_last(ctx: Context, operand: Operand, rank: int) -> Operand:
     if not isinstance(operand, Tensor) or as_number(operand) is not None:
         return operand
-    return ctx.with_channels_last(
-        ctx.reshape(operand, (1,) * (4 - operand.rank) + operand.shape)
-        if operand.rank < 4
-        else operand
-    )
+    wide = (1,) * (rank - operand.rank) + operand.shape
+    return ctx.with_channels_last(ctx.reshape(operand, wide))
 
 
 def as_number(operand: Operand) -> Any:

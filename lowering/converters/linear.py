@@ -38,6 +38,10 @@ def linear(
     shape = (*x.shape[:-1], weight.shape[0])
     if weight.constant is not None and x.dtype == weight.dtype and x.dtype in _PACKED:
         return _packed(ctx, x, weight.constant, bias, activation, residual)
+    if _reads_codes(ctx, x, weight):
+        assert weight.codes is not None
+        codes, scale = weight.codes.constant, weight.codes.scale
+        return _packed(ctx, x, codes, bias, activation, residual, scale)
     wide = weight if x.rank <= 2 else ctx.reshape(weight, (1,) * (x.rank - 2) + weight.shape)
     left = x if x.rank > 1 else ctx.reshape(x, (1, *x.shape))
     result = matrix_product(ctx, left, wide, transpose_b=True)
@@ -51,6 +55,15 @@ def linear(
     return result
 
 
+def _reads_codes(ctx: Context, x: Tensor, weight: Tensor) -> bool:
+    return (
+        weight.codes is not None
+        and not ctx.on_gpu
+        and x.dtype == weight.dtype
+        and x.dtype in _PACKED
+    )
+
+
 def _packed(
     ctx: Context,
     x: Tensor,
@@ -58,7 +71,9 @@ def _packed(
     bias: Tensor | None,
     activation: str | None,
     residual: Tensor | None,
+    scale: Tensor | float | None = None,
 ) -> Tensor:
+    """The product with a weight ``[n, k]``, or with codes of it that have a scale."""
     n, k = weight.value.shape
     shape = (*x.shape[:-1], n)
     flat = (product(x.shape[:-1]), n)
@@ -69,6 +84,10 @@ def _packed(
         result = _finished(ctx, result, bias, activation, residual, dtype, flat)
         return ctx.reshape(result, shape)
     inputs = [ctx.reshape(ctx.cast(x, "float32"), (flat[0], k)), packed]
+    if isinstance(scale, Tensor):
+        inputs.append(scale)
+    elif scale is not None:
+        inputs.append(_filled(ctx, scale, n))
     if bias is not None:
         inputs.append(bias)
     if residual is not None:
@@ -81,8 +100,15 @@ def _packed(
         residual=residual is not None,
         target=ctx.cpu,
         dtype=dtype,
+        weight_dtype=packed.dtype,
+        scale=scale is not None,
     )
     return ctx.reshape(ctx.call(f"gemm_{n}x{k}", function, inputs, flat, dtype), shape)
+
+
+def _filled(ctx: Context, number: float, count: int) -> Tensor:
+    element = lambda scope, *_: scope.number(number, "float32")  # noqa: E731
+    return ctx.compute("filled", [], (count,), "float32", element)
 
 
 def _finished(
@@ -117,16 +143,16 @@ def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = Fa
     """
     if a.dtype != b.dtype:
         raise Unsupported(f"of {a.dtype} and {b.dtype}")
-    if a.dtype in HALVES:
-        left, right = ctx.cast(a, "float32"), ctx.cast(b, "float32")
-        return ctx.cast(matrix_product(ctx, left, right, transpose_b=transpose_b), a.dtype)
     rows, inner = a.shape[-2:]
     columns = b.shape[-2] if transpose_b else b.shape[-1]
     outer = broadcast(a.shape[:-2], b.shape[:-2])
     shape: Shape = (*outer, rows, columns)
     batch = _is_batch(a, outer) and _is_batch(b, outer)
-    if a.dtype == "float32" and batch and not ctx.on_gpu:
+    if a.dtype in _PACKED and batch and not ctx.on_gpu:
         return _batched(ctx, a, b, shape, transpose_b)
+    if a.dtype in HALVES:
+        left, right = ctx.cast(a, "float32"), ctx.cast(b, "float32")
+        return ctx.cast(matrix_product(ctx, left, right, transpose_b=transpose_b), a.dtype)
 
     def build(scope: Symbols, left: te.Tensor, right: te.Tensor) -> te.Tensor:
         over = te.reduce_axis((tirx.IntImm("int64", 0), scope.size(inner)), name="k")
@@ -156,7 +182,7 @@ def _batched(ctx: Context, a: Tensor, b: Tensor, shape: Shape, transpose_b: bool
     def stacked(operand: Tensor) -> Tensor:
         return ctx.reshape(operand, (product(operand.shape[:-2]), *operand.shape[-2:]))
 
-    left, right = stacked(a), stacked(b)
+    left, right = stacked(ctx.cast(a, "float32")), stacked(b)
     sizes = {"b": outer, "m": shape[-2], "k": a.shape[-1], "n": shape[-1]}
     function = batched_matmul(
         **{name: size if isinstance(size, int) else None for name, size in sizes.items()},
@@ -164,9 +190,11 @@ def _batched(ctx: Context, a: Tensor, b: Tensor, shape: Shape, transpose_b: bool
         target=ctx.cpu,
         broadcast_a=left.shape[0] == 1 and outer != 1,
         broadcast_b=right.shape[0] == 1 and outer != 1,
+        dtype=b.dtype,
     )
     flat = (outer, *shape[-2:])
-    return ctx.reshape(ctx.call("batched_matmul", function, [left, right], flat), shape)
+    made = ctx.call("batched_matmul", function, [left, right], flat, b.dtype)
+    return ctx.reshape(made, shape)
 
 
 def product_of(ctx: Context, a: Tensor, b: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from tvm import te, tirx
 
 from ..context import Context, Unsupported, axis_of
 from ..kernels import norm
+from ..kernels.group_norm import emit_statistics
 from ..symbols import product
-from ..tensor import Tensor
+from ..tensor import HALVES, Tensor
 from . import on_gpu
 from .elementwise import dtype_of_result, pointwise
 from .reduce import mean, reduce, variance
@@ -43,7 +44,16 @@ def normalize(
     return pointwise(ctx, "normalize", element, x, center, spread, *extra, dtype=x.dtype)
 
 
-@converter("aten.layer_norm.default")
+def _wide(ctx: Context, x: Tensor) -> Tensor:
+    return ctx.cast(x, "float32") if x.dtype in HALVES else x
+
+
+def _has_kernel(ctx: Context, x: Tensor) -> bool:
+    """Whether the kernels over rows of float32 take it; those for the CPU widen halves as they read."""
+    return x.dtype == "float32" or (x.dtype in HALVES and not ctx.on_gpu)
+
+
+@converter("aten.layer_norm.default", takes_halves=True)
 def convert_layer_norm(
     ctx: Context,
     input: Tensor,
@@ -56,7 +66,7 @@ def convert_layer_norm(
     return layer_norm(ctx, input, len(normalized_shape), weight, bias, eps)
 
 
-@converter("aten.native_layer_norm.default")
+@converter("aten.native_layer_norm.default", takes_halves=True)
 def convert_native_layer_norm(
     ctx: Context,
     input: Tensor,
@@ -78,9 +88,10 @@ def layer_norm(
     *,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """The norm of x + residual over its last ``axes`` axes."""
+    """The norm of x + residual over its last ``axes`` axes. Weight and bias are taken as float32."""
     width = product(x.shape[x.rank - axes :])
-    if x.dtype == "float32" and isinstance(width, int):
+    weight, bias = (None if t is None else _wide(ctx, t) for t in (weight, bias))
+    if _has_kernel(ctx, x) and isinstance(width, int):
         rows = (product(x.shape[: x.rank - axes]), width)
         added, scale, offset = (
             None if t is None else ctx.reshape(t, shape)
@@ -97,18 +108,22 @@ def layer_norm(
             bias=bias is not None,
             residual=residual is not None,
             target=ctx.cpu,
+            dtype=x.dtype,
         )
         inputs = [t for t in (flat, added, scale, offset) if t is not None]
-        return ctx.reshape(ctx.call("layer_norm", function, inputs, rows), x.shape)
+        return ctx.reshape(ctx.call("layer_norm", function, inputs, rows, x.dtype), x.shape)
     if residual is not None:
         x = pointwise(ctx, "add", lambda a, b: a + b, x, residual, dtype=x.dtype)
+    if x.dtype in HALVES:
+        made = layer_norm(ctx, _wide(ctx, x), axes, weight, bias, eps)
+        return ctx.cast(made, x.dtype)
     over = list(range(x.rank - axes, x.rank))
     center = mean(ctx, x, over, True, x.dtype)
     spread = variance(ctx, x, over, 0, True, center)
     return normalize(ctx, x, center, spread, eps, weight, bias)
 
 
-@converter("aten.rms_norm.default")
+@converter("aten.rms_norm.default", takes_halves=True)
 def convert_rms_norm(
     ctx: Context,
     input: Tensor,
@@ -119,14 +134,20 @@ def convert_rms_norm(
     dtype, axes = input.dtype, len(normalized_shape)
     offset = torch.finfo(ctx.expected().dtype).eps if eps is None else eps
     width = product(input.shape[input.rank - axes :])
-    if dtype == "float32" and isinstance(width, int):
+    weight = None if weight is None else _wide(ctx, weight)
+    if _has_kernel(ctx, input) and isinstance(width, int):
         rows = (product(input.shape[: input.rank - axes]), width)
         inputs = [ctx.reshape(input, rows)]
         inputs += [] if weight is None else [ctx.reshape(weight, (width,))]
         if ctx.on_gpu:
             return ctx.reshape(on_gpu.rms_norm(ctx, offset, *inputs), input.shape)
-        function = norm.rms_norm(width, offset, weight=weight is not None, target=ctx.cpu)
-        return ctx.reshape(ctx.call("rms_norm", function, inputs, rows), input.shape)
+        function = norm.rms_norm(
+            width, offset, weight=weight is not None, target=ctx.cpu, dtype=dtype
+        )
+        return ctx.reshape(ctx.call("rms_norm", function, inputs, rows, dtype), input.shape)
+    if dtype in HALVES:
+        made = convert_rms_norm(ctx, _wide(ctx, input), normalized_shape, weight, offset)
+        return ctx.cast(made, dtype)
     squares = pointwise(ctx, "squares", lambda a: a * a, input, dtype=dtype)
     spread = mean(ctx, squares, list(range(input.rank - axes, input.rank)), True, dtype)
 
@@ -151,6 +172,8 @@ def convert_group_norm(
     batch, channels, *inner = input.shape
     if not isinstance(channels, int):
         raise Unsupported("with a number of channels that varies")
+    if input.last is not None and input.dtype == "float32" and not ctx.on_gpu:
+        return _of_image(ctx, input, num_groups, weight, bias, eps)
     per_group = channels // num_groups
     grouped = ctx.reshape(input, (batch, num_groups, product((per_group, *inner))))
     center = mean(ctx, grouped, [2], True, input.dtype)
@@ -168,6 +191,42 @@ def convert_group_norm(
         return value + rest.pop(0) if bias is not None else value
 
     return pointwise(ctx, "affine", element, plain, *scale, dtype=input.dtype)
+
+
+def _of_image(
+    ctx: Context, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """The same with the channels last: a kernel for the statistics, and arithmetic that is fused with
+    what comes after it."""
+    image = ctx.with_channels_last(x)
+    items, pixels, channels = image.shape[0], product(image.shape[1:-1]), image.shape[-1]
+
+    def emit(scope: Any, inputs: Any, results: Any) -> None:
+        emit_statistics(
+            inputs[0],
+            *results,
+            items=scope.size(items),
+            pixels=scope.size(pixels),
+            groups=groups,
+            eps=eps,
+            target=ctx.cpu,
+        )
+
+    flat = ctx.reshape(image, (items, pixels, channels))
+    made = [((items, channels), "float32")] * 2
+    statistics = ctx.procedure("group_statistics", [flat], made, emit, (items, pixels))
+    ctx.templates += 1
+    ones = (1,) * (x.rank - 2)
+    of_item = [ctx.reshape(t, (items, channels, *ones)) for t in statistics]
+    of_channel = [ctx.reshape(t, (channels, *ones)) for t in (weight, bias) if t is not None]
+
+    def element(value: Any, center: Any, scale: Any, *affine: Any) -> Any:
+        value, rest = (value - center) * scale, list(affine)
+        if weight is not None:
+            value = value * rest.pop(0)
+        return value + rest.pop(0) if bias is not None else value
+
+    return pointwise(ctx, "group_norm", element, x, *of_item, *of_channel, dtype=x.dtype)
 
 
 @converter("aten.native_group_norm.default")
@@ -228,13 +287,15 @@ def convert_instance_norm(
 
 
 def softmax(ctx: Context, x: Tensor, axis: int, *, log: bool = False) -> Tensor:
-    if x.dtype == "float32" and axis == x.rank - 1:
+    if _has_kernel(ctx, x) and axis == x.rank - 1:
         flat = ctx.rows(x)
         if ctx.on_gpu:
             return ctx.reshape(on_gpu.softmax(ctx, flat, log=log), x.shape)
         width = flat.shape[1] if isinstance(flat.shape[1], int) else None
-        function = norm.softmax(width, log=log, target=ctx.cpu)
-        return ctx.reshape(ctx.call("softmax", function, [flat], flat.shape), x.shape)
+        function = norm.softmax(width, log=log, target=ctx.cpu, dtype=x.dtype)
+        return ctx.reshape(ctx.call("softmax", function, [flat], flat.shape, x.dtype), x.shape)
+    if x.dtype in HALVES:
+        return ctx.cast(softmax(ctx, _wide(ctx, x), axis, log=log), x.dtype)
     highest = reduce(ctx, "max", te.max, x, [axis], True, x.dtype)
     shifted = pointwise(ctx, "subtract", lambda a, b: a - b, x, highest, dtype=x.dtype)
     powers = pointwise(ctx, "exp", tirx.exp, shifted, dtype=x.dtype)
@@ -246,11 +307,11 @@ def softmax(ctx: Context, x: Tensor, axis: int, *, log: bool = False) -> Tensor:
     return pointwise(ctx, "softmax", lambda a, b: a / b, powers, total, dtype=x.dtype)
 
 
-@converter("aten.softmax.int", "aten._softmax.default")
+@converter("aten.softmax.int", "aten._softmax.default", takes_halves=True)
 def convert_softmax(ctx: Context, x: Tensor, dim: int, half_to_float: Any = None) -> Tensor:
     return softmax(ctx, ctx.cast(x, dtype_of_result(ctx)), axis_of(dim, x.rank))
 
 
-@converter("aten.log_softmax.int", "aten._log_softmax.default")
+@converter("aten.log_softmax.int", "aten._log_softmax.default", takes_halves=True)
 def convert_log_softmax(ctx: Context, x: Tensor, dim: int, half_to_float: Any = None) -> Tensor:
     return softmax(ctx, ctx.cast(x, dtype_of_result(ctx)), axis_of(dim, x.rank), log=True)

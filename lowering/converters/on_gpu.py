@@ -63,7 +63,7 @@ def conv_last(
     depthwise: bool,
 ) -> Tensor:
     """A convolution of ``[n, h, w, c]`` in float32 that gives ``shape``, ``[n, ho, wo, o]``; the
-    weight as `kernels.conv_last.pack` gives it. Padding is of zeros."""
+    weight as `kernels.conv_weights.packing` gives it. Padding is of zeros."""
     channels = image.shape[3]
 
     def build(scope: Symbols, source: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -78,7 +78,7 @@ def conv_last(
 
         def each_alone(number: Any, row: Any, column: Any, filter: Any) -> Any:
             value = padded(number, *at(row, column), filter)
-            return te.sum(value * weight(*(tap.var for tap in taps), filter), axis=taps)
+            return te.sum(value * weight(*(tap.var for tap in taps), _int(0), filter), axis=taps)
 
         over = _over(scope, channels, "c")
 

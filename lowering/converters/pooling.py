@@ -12,7 +12,6 @@ from tvm.tirx.script.builder import ir as T
 
 from ..context import Context
 from ..kernels.prim_func import let, local, parallel, serial, store
-from ..layout import TO_LAST
 from ..symbols import Size, Symbols, as_shape, product
 from ..tensor import Tensor
 from .elementwise import is_float
@@ -35,43 +34,27 @@ def pool(
     dilation: Sequence[int],
 ) -> Tensor:
     """Reduce windows over the last axes; positions outside count as ``outside``."""
-    axes = len(kernel)
+    outer = x.rank - len(kernel)
     shape = as_shape(ctx.expected(*_first(ctx)).shape)
-    sizes = x.shape[x.rank - axes :]
     zero = tirx.IntImm("int64", 0)
-    # Where in a position the pooled axes begin.
-    begin, last = x.rank - axes, axes == 2 and x.last is not None
-    if last:
-        x, shape, begin = (
-            ctx.with_channels_last(x),
-            tuple(shape[axis] for axis in TO_LAST),
-            1,
-        )
-    end = begin + axes
 
-    def build(scope: Symbols, source: te.Tensor) -> te.Tensor:
+    def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
         window = [te.reduce_axis((zero, scope.size(size)), name="rk") for size in kernel]
+        where = [
+            p * _int(s) + k.var * _int(d) - _int(b)
+            for p, s, k, d, b in zip(
+                position[outer:], stride, window, dilation, padding, strict=True
+            )
+        ]
+        inside = [
+            condition
+            for index, size in zip(where, x.shape[outer:], strict=True)
+            for condition in (index >= zero, index < scope.size(size))
+        ]
+        value = tensors[0](*position[:outer], *where)
+        return reducer(tirx.if_then_else(tirx.all(*inside), value, outside), axis=window)
 
-        def element(*position: Any) -> Any:
-            before, at, after = position[:begin], position[begin:end], position[end:]
-            where = [
-                p * tirx.IntImm("int64", s)
-                + k.var * tirx.IntImm("int64", d)
-                - tirx.IntImm("int64", b)
-                for p, s, k, d, b in zip(at, stride, window, dilation, padding, strict=True)
-            ]
-            inside = [
-                condition
-                for index, size in zip(where, sizes, strict=True)
-                for condition in (index >= zero, index < scope.size(size))
-            ]
-            value = source(*before, *where, *after)
-            return reducer(tirx.if_then_else(tirx.all(*inside), value, outside), axis=window)
-
-        return te.compute(scope.shape(shape), element, name="pool")
-
-    result = ctx.kernel("pool", build, [x], shape, x.dtype)
-    return ctx.as_image(result) if last else result
+    return ctx.compute_image("pool", [x], shape, x.dtype, element)
 
 
 def _first(ctx: Context) -> tuple[int, ...]:
@@ -244,7 +227,7 @@ def convert_avg_pool(
             count = tirx.IntImm("int64", divisor_override)
         return tensors[0](*position) / count.astype(x.dtype)
 
-    return ctx.compute("average", [sums], sums.shape, x.dtype, element)
+    return ctx.compute_image("average", [sums], sums.shape, x.dtype, element)
 
 
 @converter(
@@ -261,28 +244,24 @@ def convert_adaptive_avg_pool(ctx: Context, x: Tensor, output_size: Sequence[Any
     shape = as_shape(ctx.expected().shape)
     out = shape[x.rank - axes :]
 
-    def build(scope: Symbols, source: te.Tensor) -> te.Tensor:
+    def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
         over = [
             te.reduce_axis((_int(0), _longest(scope, size, parts)), name="rk")
             for size, parts in zip(own, out, strict=True)
         ]
+        outer, at = position[: x.rank - axes], position[x.rank - axes :]
+        where, inside, count = [], [], _int(1)
+        for p, k, size, parts in zip(at, over, own, out, strict=True):
+            begin, length = _share(scope, p, size, parts)
+            where.append(tirx.min(begin + k.var, scope.size(size) - _int(1)))
+            inside.append(k.var < length)
+            count = count * length
+        value = tirx.if_then_else(
+            tirx.all(*inside), tensors[0](*outer, *where), tirx.const(0, x.dtype)
+        )
+        return te.sum(value / count.astype(x.dtype), axis=over)
 
-        def element(*position: Any) -> Any:
-            outer, at = position[: x.rank - axes], position[x.rank - axes :]
-            where, inside, count = [], [], _int(1)
-            for p, k, size, parts in zip(at, over, own, out, strict=True):
-                begin, length = _share(scope, p, size, parts)
-                where.append(tirx.min(begin + k.var, scope.size(size) - _int(1)))
-                inside.append(k.var < length)
-                count = count * length
-            value = tirx.if_then_else(
-                tirx.all(*inside), source(*outer, *where), tirx.const(0, x.dtype)
-            )
-            return te.sum(value / count.astype(x.dtype), axis=over)
-
-        return te.compute(scope.shape(shape), element, name="adaptive_pool")
-
-    return ctx.kernel("adaptive_pool", build, [x], shape, x.dtype)
+    return ctx.compute_image("adaptive_pool", [x], shape, x.dtype, element)
 
 
 def _share(scope: Symbols, part: Any, size: Size, parts: Size) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import te, tirx
 
 from ..context import Context, Unsupported, axis_of, convert
-from ..layout import TO_LAST
+from ..layout import to_last
 from ..symbols import Symbols, product
 from ..tensor import Tensor
 from .elementwise import dtype_of_result, is_float, libm, pointwise
@@ -44,7 +44,7 @@ def reduce(
     kept = [axis for axis in range(x.rank) if axis not in axes]
     shape = tuple(x.shape[axis] for axis in kept)
     # An image with its channels last is read as it lies.
-    order = tuple(range(x.rank)) if x.last is None else TO_LAST
+    order = tuple(range(x.rank)) if x.last is None else to_last(x.rank)
     if reducer is te.sum and dtype == "float32" and order[-1] not in axes:
         count = product(x.shape[axis] for axis in axes)
         if not isinstance(count, int) or count > _MOST_ROWS:

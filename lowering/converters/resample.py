@@ -71,7 +71,7 @@ def convert_nearest(
             where.append(_clipped(tirx.floor(at * ratio).astype(_INDEX), scope.size(own)))
         return tensors[0](*position[:2], *where)
 
-    return ctx.compute("nearest", [input], shape, input.dtype, element)
+    return ctx.compute_image("nearest", [input], shape, input.dtype, element)
 
 
 def _source(scope: Any, p: Any, own: Size, out: Size, factor: Any, corners: bool, wide: str) -> Any:
@@ -121,7 +121,7 @@ def convert_linear(
 
         return read(0, [])
 
-    return ctx.compute("linear", [input], shape, dtype, element)
+    return ctx.compute_image("linear", [input], shape, dtype, element)
 
 
 def _cubic(share: Any, dtype: str) -> list[Any]:
@@ -174,7 +174,7 @@ def convert_bicubic(
             total = total + weight * line
         return total
 
-    return ctx.compute("bicubic", [input], shape, dtype, element)
+    return ctx.compute_image("bicubic", [input], shape, dtype, element)
 
 
 _NEAREST, _BICUBIC = 1, 2

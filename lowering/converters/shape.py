@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from ..context import Context, Unsupported, axis_of
-from ..layout import TO_LAST
+from ..layout import to_first, to_last
 from ..symbols import Shape, Size, as_shape, as_size, product, same
 from ..tensor import Tensor
 from .registry import converter
@@ -43,6 +43,10 @@ def permute(ctx: Context, x: Tensor, order: Sequence[int]) -> Tensor:
     """Axis ``i`` of the result is axis ``order[i]`` of the operand."""
     order = [axis_of(axis, x.rank) for axis in order]
     shape = tuple(x.shape[axis] for axis in order)
+    if x.last is not None and tuple(order) == to_last(x.rank):
+        return ctx.with_channels_last(x)
+    if ctx.node in ctx.channels_last and tuple(order) == to_first(x.rank):
+        return ctx.as_image(x)
     moving = [axis for axis in order if x.shape[axis] != 1]
     if moving == sorted(moving):  # only axes of one element move
         return ctx.reshape(x, shape)
@@ -219,7 +223,7 @@ def convert_cat(ctx: Context, tensors: Sequence[Tensor], dim: int) -> Tensor:
     axis = axis_of(dim, tensors[0].rank)
     if any(tensor.last is not None for tensor in tensors):
         moved = [ctx.with_channels_last(tensor) for tensor in tensors]
-        return ctx.as_image(concatenate(ctx, moved, TO_LAST.index(axis), dtype))
+        return ctx.as_image(concatenate(ctx, moved, to_last(tensors[0].rank).index(axis), dtype))
     return concatenate(ctx, tensors, axis, dtype)
 
 
@@ -343,7 +347,7 @@ def convert_pad(
         read = tensors[0](*indices)
         return tirx.if_then_else(tirx.all(*inside), read, scope.number(fill, x.dtype))
 
-    return ctx.compute("pad", [x], shape, x.dtype, element)
+    return ctx.compute_image("pad", [x], shape, x.dtype, element)
 
 
 @converter("aten.unfold.default", takes_halves=True)

@@ -16,7 +16,9 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
+from .half import load_wide, narrow, widen
 from .prim_func import (
+    FLOAT,
     Expr,
     ceil_div,
     dim,
@@ -83,8 +85,11 @@ def attention(
     mask_heads: bool,
     scale: float,
     target: CpuTarget,
+    dtype: str = FLOAT,
+    mask_dtype: str = FLOAT,
 ) -> tirx.PrimFunc:
-    """softmax(Q Kᵀ * scale + mask) V in float32.
+    """softmax(Q Kᵀ * scale + mask) V in float32; Q, K, V and O are stored as ``dtype``, a mask that is
+    added as ``mask_dtype``.
 
     Parameters: Q ``[b, h, s, head_dim]``, K ``[b, hk, t, head_dim]``, V ``[b, hk, t, value_dim]``,
     the mask ``[b or 1, h or 1, s, t]`` where there is one, O ``[b, h, s, value_dim]``. ``h`` is a
@@ -96,14 +101,14 @@ def attention(
 
     def declare() -> Callable[[], None]:
         b, h, hk, s, t = (dim(None, name) for name in ("b", "h", "hk", "s", "t"))
-        q = param("Q", (b, h, s, head_dim))
-        k = param("K", (b, hk, t, head_dim))
-        v = param("V", (b, hk, t, value_dim))
+        q = param("Q", (b, h, s, head_dim), dtype)
+        k = param("K", (b, hk, t, head_dim), dtype)
+        v = param("V", (b, hk, t, value_dim), dtype)
         mask_buffer = None
         if mask is not None:
             shape = (b if mask_batch else 1, h if mask_heads else 1, s, t)
-            mask_buffer = param("mask", shape, "bool" if mask == "bool" else "float32")
-        o = param("O", (b, h, s, value_dim))
+            mask_buffer = param("mask", shape, "bool" if mask == "bool" else mask_dtype)
+        o = param("O", (b, h, s, value_dim), dtype)
         operands = _Attention(
             q=q,
             k=k,
@@ -155,7 +160,7 @@ def _padded_values(op: _Attention, v: tirx.Buffer) -> tirx.Buffer:
         head = let(mod(div(row, op.t), op.hk))
         key = let(mod(row, op.t))
         with serial(op.value_dim) as j:
-            store(padded, v[item, head, key, j], item, head, key, j, lanes=1)
+            store(padded, widen(v[item, head, key, j], 1), item, head, key, j, lanes=1)
         with serial(padded_dim - op.value_dim) as j:
             store(padded, T.float32(0.0), item, head, key, index(op.value_dim) + j, lanes=1)
     return padded
@@ -172,7 +177,8 @@ def _packed_keys(op: _Attention) -> tirx.Buffer:
         first = let(panel * index(PANEL))
         with serial(PANEL) as j, T.If(first + j < op.t):
             with T.Then(), serial(op.head_dim) as d:
-                store(packed, op.k[batch, head, first + j, d], item, panel, d, j, lanes=1)
+                value = widen(op.k[batch, head, first + j, d], 1)
+                store(packed, value, item, panel, d, j, lanes=1)
             with T.Else(), serial(op.head_dim) as d:
                 store(packed, T.float32(0.0), item, panel, d, j, lanes=1)
     return packed
@@ -226,6 +232,7 @@ def _emit_rows(op: _Attention, rows: int, packed: tirx.Buffer | None, values: ti
 
             def write(j: Expr, lanes: int) -> None:
                 value = load(sums, i, j, lanes=lanes) * vector(scale, lanes)
+                value = narrow(value, str(op.o.dtype), lanes)
                 store(op.o, value, batch, head, first + i, j, lanes=lanes)
 
             over(op.value_dim, lanes, write)
@@ -241,7 +248,7 @@ def _load_query(
     present: Expr,
 ) -> None:
     def copy(j: Expr, lanes: int) -> None:
-        value = load(op.q, batch, head, first + i, j, lanes=lanes)
+        value = load_wide(op.q, batch, head, first + i, j, lanes=lanes)
         store(query, value * vector(op.scale, lanes), i, j, lanes=lanes)
 
     with T.If(i < present):
@@ -272,7 +279,7 @@ def _dot_scores(
             add,
             lambda j, lanes: (
                 load(query, 0, j, lanes=lanes)
-                * load(op.k, batch, kv_head, first_key + key, j, lanes=lanes)
+                * load_wide(op.k, batch, kv_head, first_key + key, j, lanes=lanes)
             ),
         )
         store(scores, score, 0, key, lanes=1)
@@ -330,7 +337,7 @@ def _apply_mask(
         ]
         score, masking = let(scores[i, j]), let(masking)
         if op.mask_kind == "float":
-            value = score + masking
+            value = score + widen(masking, 1)
         else:
             value = select(masking, score, T.float32(_NEGATIVE_INFINITY))
         store(scores, value, i, j, lanes=1)
@@ -414,7 +421,7 @@ def _add_values(
             lanes,
             along(keys),
             lambda i, key: scores[index(i), key],
-            lambda j, key: load(
+            lambda j, key: load_wide(
                 values, batch, kv_head, first_key + key, column + index(j * lanes), lanes=lanes
             ),
         )

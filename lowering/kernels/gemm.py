@@ -24,6 +24,7 @@ from .prim_func import (
     div,
     index,
     let,
+    load,
     mod,
     parallel,
     param,
@@ -37,7 +38,7 @@ from .vector_math import activate
 
 _CHUNK_BYTES = 1536 * 1024  # rows of A that pass over one panel before the next is taken
 AHEAD = 256  # steps of k that a weight is asked for before it is used: it comes from far away
-_LINE_BYTES = 64
+LINE_BYTES = 64
 _ENOUGH_TASKS = 64  # chunks are made smaller until there are so many, for the cores to share
 
 
@@ -57,6 +58,7 @@ class _Gemm:
     k: int
     a: tirx.Buffer
     b: tirx.Buffer
+    scale: tirx.Buffer | None
     bias: tirx.Buffer | None
     residual: tirx.Buffer | None
     c: tirx.Buffer
@@ -66,6 +68,8 @@ class _Gemm:
 
     def finish(self, value: Expr, row: Expr, column: Expr, lanes: int) -> Expr:
         """Rounded after each op of the three, as torch rounds the result of each."""
+        if self.scale is not None:
+            value = value * load(self.scale, column, lanes=lanes)
         if self.bias is not None:
             value = value + load_wide(self.bias, column, lanes=lanes)
         if self.activation is not None:
@@ -86,12 +90,13 @@ def gemm(
     target: CpuTarget,
     dtype: str = FLOAT,
     weight_dtype: str | None = None,
+    scale: bool = False,
 ) -> tirx.PrimFunc:
-    """C = act(A Wᵀ + bias) + residual, for any number of rows, in float32; all but A are stored as
-    ``dtype``, the weight as ``weight_dtype`` where that is another.
+    """C = act(A Wᵀ * scale + bias) + residual, for any number of rows, in float32; all but A and the
+    scale are stored as ``dtype``, the weight as ``weight_dtype`` where that is another.
 
-    Parameters of the PrimFunc, in this order: A ``[m, k]``, the packed weight, bias ``[n]`` and
-    residual ``[m, n]`` where asked for, C ``[m, n]``. ``activation`` is a name in
+    Parameters of the PrimFunc, in this order: A ``[m, k]``, the packed weight, scale ``[n]``, bias
+    ``[n]`` and residual ``[m, n]`` where asked for, C ``[m, n]``. ``activation`` is a name in
     ``vector_math.ACTIVATIONS`` or None.
     """
 
@@ -102,6 +107,7 @@ def gemm(
             k=k,
             a=param("A", (m, k)),
             b=param("B", packed_shape(n, k), weight_dtype or dtype),
+            scale=param("scale", (n,)) if scale else None,
             bias=param("bias", (n,), dtype) if bias else None,
             residual=param("residual", (m, n), dtype) if residual else None,
             c=param("C", (m, n), dtype),
@@ -184,7 +190,7 @@ def _tile(gemm: _Gemm, rows: int, vectors: int, row: Expr, column: Expr) -> None
         store(gemm.c, value, row + i, column + j, lanes=lanes)
 
     def steps(step: Callable[[Expr], None]) -> None:
-        per_line = _LINE_BYTES // DataType(gemm.b.dtype).itemsize
+        per_line = LINE_BYTES // DataType(gemm.b.dtype).itemsize
         with serial(gemm.k) as k:
             for first in range(0, vectors * lanes, per_line):
                 at = column + index(first)

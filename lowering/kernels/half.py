@@ -73,7 +73,7 @@ def bfloat16_as_bits(module: IRModule) -> IRModule:
     result = module.clone()
     for name, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc) and _mentions_bfloat16(function):
-            body = _as_bits(function.body, set(function.params))
+            body = _as_bits(function.body, {*function.params, *_declared(function.body)})
             result.update_func(name, function.with_body(body))
     return result
 
@@ -87,6 +87,13 @@ def _mentions_bfloat16(function: tirx.PrimFunc) -> bool:
 
     tvm_ffi.structural_walk(function.body, (ir.Expr, look))
     return bool(found)
+
+
+def _declared(body: tirx.Stmt) -> list[tirx.Buffer]:
+    """The buffers that are other names for the memory of a parameter."""
+    found: list[tirx.Buffer] = []
+    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, lambda node: found.append(node.buffer)))
+    return found
 
 
 def _is_bfloat16(value: Any) -> bool:
@@ -210,6 +217,7 @@ def _as_bits(node: Any, parameters: set[tirx.Buffer]) -> Any:
             (ir.TensorLoad, load),
             (tirx.BufferStore, store),
             (tirx.AllocBuffer, allocation),
+            (tirx.DeclBuffer, lambda node, _: node),
             (s_tir.SBlock, block),
             (tirx.Cast, cast),
             (ir.Call, call),

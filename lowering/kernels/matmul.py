@@ -12,7 +12,9 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
+from .half import load_wide, narrow, widen
 from .prim_func import (
+    FLOAT,
     Expr,
     Size,
     ceil_div,
@@ -45,8 +47,9 @@ def batched_matmul(
     target: CpuTarget,
     broadcast_a: bool = False,
     broadcast_b: bool = False,
+    dtype: str = FLOAT,
 ) -> tirx.PrimFunc:
-    """C[i] = A[i] B[i] in float32, for each i of a batch.
+    """C[i] = A[i] B[i] in float32, for each i of a batch; B and C are stored as ``dtype``.
 
     Parameters: A ``[b, m, k]``, B ``[b, k, n]``, or ``[b, n, k]`` with ``transpose_b``, C
     ``[b, m, n]``. An operand that is broadcast has a batch of 1.
@@ -58,8 +61,8 @@ def batched_matmul(
         a = param("A", (1 if broadcast_a else batch, rows, depth))
         b_batch = index(1) if broadcast_b else batch
         b_shape = (columns, depth) if transpose_b else (depth, columns)
-        second = param("B", (b_batch, *b_shape))
-        c = param("C", (batch, rows, columns))
+        second = param("B", (b_batch, *b_shape), dtype)
+        c = param("C", (batch, rows, columns), dtype)
 
         def body() -> None:
             panels = let(ceil_div(columns, PANEL), "panels")
@@ -100,6 +103,7 @@ def batched_matmul(
                         )
 
                         def write(value: Expr, i: Expr, j: Expr, lanes: int) -> None:
+                            value = narrow(value, dtype, lanes)
                             store(c, value, item, row + i, column + j, lanes=lanes)
 
                         edge = None if n is not None and n % width == 0 else columns - column
@@ -130,17 +134,19 @@ def _pack(
         present = let(T.min(columns - first, index(PANEL)), "present")
         if transposed:
             with serial(present) as j, serial(depth) as p:
-                store(packed, source[item, first + j, p], item, panel, p, j, lanes=1)
+                value = widen(source[item, first + j, p], 1)
+                store(packed, value, item, panel, p, j, lanes=1)
             with serial(index(PANEL) - present) as j, serial(depth) as p:
                 store(packed, T.float32(0.0), item, panel, p, present + j, lanes=1)
             return
         with serial(depth) as p, T.If(present == index(PANEL)):
             with T.Then():
                 for j in range(0, PANEL, lanes):
-                    value = load(source, item, p, first + index(j), lanes=lanes)
+                    value = load_wide(source, item, p, first + index(j), lanes=lanes)
                     store(packed, value, item, panel, p, j, lanes=lanes)
             with T.Else():
                 for j in range(0, PANEL, lanes):
                     store(packed, vector(0.0, lanes), item, panel, p, j, lanes=lanes)
                 with serial(present) as j:
-                    store(packed, source[item, p, first + j], item, panel, p, j, lanes=1)
+                    value = widen(source[item, p, first + j], 1)
+                    store(packed, value, item, panel, p, j, lanes=1)

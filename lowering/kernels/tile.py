@@ -48,13 +48,25 @@ def accumulate(
     for i in range(rows * vectors):
         store(sums, vector(0.0, lanes, dtype), i * lanes, lanes=lanes)
 
+    def add(i: int, j: int, value: Expr, column: Expr) -> None:
+        at = (i * vectors + j) * lanes
+        store(sums, load(sums, at, lanes=lanes) + value * column, at, lanes=lanes)
+
+    # The fewer of the two are kept in registers, the others come one by one: beside the sums of a wide
+    # tile there is no room for as many vectors as it is wide.
     def step(*k: Expr) -> None:
+        if rows < vectors:
+            values = [let(vector(a(i, *k), lanes)) for i in range(rows)]
+            for j in range(vectors):
+                column = let(b(j, *k))
+                for i in range(rows):
+                    add(i, j, values[i], column)
+            return
         columns = [let(b(j, *k)) for j in range(vectors)]
         for i in range(rows):
             value = let(vector(a(i, *k), lanes))
             for j in range(vectors):
-                at = (i * vectors + j) * lanes
-                store(sums, load(sums, at, lanes=lanes) + value * columns[j], at, lanes=lanes)
+                add(i, j, value, columns[j])
 
     along(step)
     return sums

@@ -130,6 +130,11 @@ class Layers(nn.Module):
             F.scaled_dot_product_attention(heads, heads, heads, is_causal=True),
             F.scaled_dot_product_attention(heads, heads, heads, attn_mask=keep),
             x[:, :1].softmax(-1),
+            x.softmax(1),
+            x.log_softmax(-1),
+            F.scaled_dot_product_attention(heads, heads, heads, attn_mask=keep.to(x.dtype)),
+            F.scaled_dot_product_attention(heads, heads[..., :2, :], heads[..., :2, :5]),
+            F.layer_norm(x, x.shape[-1:], self.norm.weight.float()),
         )
 
 
@@ -142,7 +147,7 @@ def test_layers_of_a_transformer(agree, dtype: torch.dtype) -> None:
     auto = torch.export.Dim.AUTO
     axes = ({0: auto, 1: auto}, {0: auto, 1: auto})
     compiled = agree(Layers().to(dtype), *calls, dynamic=axes)
-    kept = dict(zip(compiled.answer.weights, compiled.kept, strict=True))
+    kept = dict(zip(compiled.answer.main.weights, compiled.kept, strict=True))
     assert kept["first.weight:packed32"].dtype == dtype
 
 
@@ -164,6 +169,36 @@ class Images(nn.Module):
             F.avg_pool2d(y, 3, 1, 1),
             F.adaptive_avg_pool2d(y, 1),
         )
+
+
+class LargeImages(nn.Module):
+    """Convolutions with their channels last, weights of halves in panels and in vectors, and without a
+    border; what has no such kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(4, 36, 3, padding=1)
+        self.wide = nn.Conv2d(36, 72, 3, stride=2, padding=1, groups=2)
+        self.depthwise = nn.Conv2d(72, 72, 3, groups=72, bias=False)
+        self.small = nn.Conv2d(72, 72, 3, padding=(0, 1), groups=18)
+        self.point = nn.Conv2d(72, 72, 1)
+        self.odd = nn.Conv2d(72, 15, 3, groups=3)
+        self.line = nn.Conv1d(72, 90, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = F.relu(self.stem(x))
+        y = self.depthwise(F.silu(self.wide(x)))
+        y = F.relu(self.point(y) + y)
+        return y, self.small(y), self.odd(y), self.line(y.flatten(2))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_convolutions_keep_their_weights(agree, dtype: torch.dtype) -> None:
+    calls = [(floats(b, 4, 13, 12, dtype=dtype) / 4,) for b in (2, 1, 3)]
+    compiled = agree(LargeImages().to(dtype), *calls, dynamic=({0: torch.export.Dim.AUTO},))
+    kept = dict(zip(compiled.answer.main.weights, compiled.kept, strict=True))
+    for name in ("stem", "wide", "depthwise", "small", "point"):
+        assert kept[f"{name}.weight:conv-last"].dtype is dtype
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -86,6 +86,17 @@ def test_the_constants_of_an_epilogue_take_no_registers_from_the_products(activa
     assert all("prefetch" in loop for loop in products)
 
 
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "x86-64-v2"])
+def test_no_sum_of_a_product_leaves_the_registers(level):
+    """Where products are added in one instruction; else they take a register of their own."""
+    target = CPU_TARGETS[level]
+    func = gemm(512, 128, bias=True, activation=None, residual=False, target=target)
+    loops = inner_loops(assembly(func, target))
+    products = [loop for loop in loops if "mulps" in loop or "vfmadd231ps" in loop]
+    assert len(products) > target.tile_rows // 2
+    assert not [loop for loop in products if "rsp" in loop]
+
+
 @settings(max_examples=5, deadline=None)
 @given(
     level=st.sampled_from(LEVELS),

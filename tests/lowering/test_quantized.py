@@ -88,3 +88,42 @@ def test_products_of_int8_are_exact(agree) -> None:
     calls = [(torch.randint(-128, 128, (n, 2600), dtype=torch.int8),) for n in (24, 17, 100)]
     calls.append((torch.full((20, 2600), -128, dtype=torch.int8),))
     agree(Products(), *calls, dynamic=({0: AUTO},))
+
+
+class WeightsAlone(nn.Module):
+    """Products whose weights are int8, too large to be kept as floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("first", "second", "third", "fourth"):
+            codes = torch.randint(-127, 128, (165, 420), dtype=torch.int8)
+            self.register_buffer(name, codes)
+        self.register_buffer("scales", torch.rand(165) / 100)
+        self.register_buffer("zeros", torch.zeros(165, dtype=torch.int64))
+        self.register_buffer("offsets", torch.arange(165) % 3)
+        self.bias = nn.Parameter(torch.randn(165))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def of_rows(codes: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+            return ops.dequantize_per_channel(codes, self.scales, zeros, 0, -127, 127, torch.int8)
+
+        whole = ops.dequantize_per_tensor(self.second, 0.01, 0, -127, 127, torch.int8)
+        half = x.to(torch.bfloat16)
+        return (
+            F.gelu(F.linear(x, of_rows(self.first, self.zeros), self.bias)),
+            F.linear(x, whole) + self.bias,
+            F.linear(x, of_rows(self.third, self.offsets)),
+            F.linear(half, self.fourth.to(torch.bfloat16)) * self.scales.to(torch.bfloat16),
+            of_rows(self.first, self.zeros)[0],
+        )
+
+
+def test_a_product_reads_int8_weights_as_they_are(agree) -> None:
+    calls = [(torch.randn(rows, 420),) for rows in (3, 1, 40)]
+    compiled = agree(WeightsAlone(), *calls, dynamic=({0: AUTO},), tolerance=1e-4)
+    kept = dict(zip(compiled.answer.main.weights, compiled.kept, strict=True))
+    for name in ("first:permute", "second", "fourth"):
+        assert kept[f"{name}:packed32"].dtype is torch.int8
+    assert not {"second", "fourth"} & kept.keys()
+    large = [name for name, value in kept.items() if value.numel() > 1000]
+    assert all(kept[name].dtype is torch.int8 for name in large)

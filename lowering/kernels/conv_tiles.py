@@ -1,0 +1,184 @@
+"""Convolutions as products: a run of pixels of one line by some vectors of output channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import DataType, tirx
+from tvm.tirx.script.builder import ir as T
+
+from ..targets import CpuTarget
+from . import gemm
+from .conv_weights import Convolution, Write, packed_shape
+from .half import load_wide
+from .prim_func import (
+    Expr,
+    ceil_div,
+    div,
+    index,
+    let,
+    local,
+    mod,
+    parallel,
+    prefetch,
+    serial,
+    store,
+)
+from .tile import PANEL, accumulate, finish_tile, row_blocks
+
+_ENOUGH_TASKS = 32  # there are so many, for the cores to share, if the lines allow
+
+
+def emit_dense(
+    conv: Convolution,
+    x: tirx.Buffer,
+    weight: tirx.Buffer,
+    n: Expr,
+    h: Expr,
+    row: Expr,
+    ho: Expr,
+    wo: Expr,
+    target: CpuTarget,
+    write: Write,
+) -> None:
+    """Chunks of lines by panels in parallel; in each, strips of two vectors by lines.
+
+    Short lines go two at a time, or a tile would be too small for what it reads of the weight.
+    """
+    panels = packed_shape(conv)[0]
+    of_group = panels // conv.groups
+    chunks = T.min(ho, div(index(-(-_ENOUGH_TASKS // panels)) + n - index(1), n))
+    chunks = let(T.max(chunks, index(1)), "chunks")
+    width = 2 * target.lanes
+    short = target.tile_rows // 2
+    with parallel(n * chunks * index(panels)) as task:
+        panel = _hidden(mod(task, panels))
+        chunk = _hidden(mod(div(task, panels), chunks))
+        item = _hidden(div(task, index(panels) * chunks))
+        begin = _hidden(div(ho * chunk, chunks))
+        lines = _hidden(div(ho * (chunk + 1), chunks) - begin)
+        group = _hidden(div(panel, of_group)) if conv.groups > 1 else index(0)
+        in_group = panel - group * index(of_group)
+        left = let(index(conv.group_filters) - in_group * index(PANEL), "left")
+        strips = T.min(index(PANEL // width), ceil_div(left, width))
+        before = let(group * index(conv.group_filters) + in_group * index(PANEL), "before")
+
+        def tile(line: Expr, pixel: Expr, strip: Expr, count: tuple[int, int]) -> None:
+            first = let(strip * index(width), "first")
+            columns = let(left - first, "columns")
+            sources = [
+                _hidden(
+                    (item * h + (line + index(i)) * index(conv.stride[0])) * row
+                    + group * index(conv.group_channels)
+                )
+                for i in range(count[0])
+            ]
+            results = [
+                _hidden(((item * ho + line + index(i)) * wo + pixel) * index(conv.filters))
+                for i in range(count[0])
+            ]
+            place = _Place(sources, results, row, pixel, panel, first, let(before + first), columns)
+            rest = conv.group_filters % width
+            if not 0 < rest <= target.lanes:
+                _tile(conv, x, weight, place, (*count, 2), target, write)
+                return
+            with T.If(columns > index(target.lanes)):
+                with T.Then():
+                    _tile(conv, x, weight, place, (*count, 2), target, write)
+                with T.Else():
+                    _tile(conv, x, weight, place, (*count, 1), target, write)
+
+        pairs = _hidden(T.Select(wo <= index(short), div(lines, 2), index(0)))
+        with serial(pairs) as pair, serial(strips) as strip:
+            line = let(begin + pair * index(2), "line")
+            for count in range(1, short + 1):
+                with T.If(wo == index(count)), T.Then():
+                    tile(line, index(0), strip, (2, count))
+        with serial(lines - pairs * index(2)) as i, serial(strips) as strip:
+            line = let(begin + pairs * index(2) + i, "line")
+            row_blocks(
+                index(0),
+                wo,
+                1,
+                target.tile_rows,
+                lambda pixel, count: tile(line, pixel, strip, (1, count)),
+            )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tile lies: where its lines begin in the input and in the result, the length of an input
+    line, the first pixel; the panel, the column in it, the output channel, and how many columns of the
+    group there are from there on."""
+
+    sources: list[Expr]
+    results: list[Expr]
+    row: Expr
+    pixel: Expr
+    panel: Expr
+    first: Expr
+    channel: Expr
+    columns: Expr
+
+
+def _tile(
+    conv: Convolution,
+    x: tirx.Buffer,
+    weight: tirx.Buffer,
+    place: _Place,
+    count: tuple[int, int, int],
+    target: CpuTarget,
+    write: Write,
+) -> None:
+    """Some lines by some pixels of each, by one or two vectors of a panel."""
+    sx, (dy, dx), c = conv.stride[1], conv.dilation, conv.channels
+    lanes = target.lanes
+    runs, length = conv.runs
+    lines, pixels, vectors = count
+
+    def along(step: Callable[..., None]) -> None:
+        with serial(conv.kernel[0]) as ky, serial(runs) as run:
+            start = ky * index(dy) * place.row + place.pixel * index(sx * c) + run * index(dx * c)
+            start = let(start, "start")
+            sources = [let(line + start) for line in place.sources]
+            k0 = let((ky * index(runs) + run) * index(length), "k0")
+            with serial(length) as j:
+                k = k0 + j
+                for column in range(0, vectors * lanes, per_line):
+                    prefetch(
+                        weight, place.panel, k + index(gemm.AHEAD), place.first + index(column)
+                    )
+                step(sources, j, k)
+
+    def pixel_at(i: int, sources: list[Expr], at: Expr, k: Expr) -> Expr:
+        down, right = divmod(i, pixels)
+        return x[sources[down] + index(right * sx * c) + at]
+
+    def panel_at(j: int, sources: list[Expr], at: Expr, k: Expr) -> Expr:
+        return load_wide(weight, place.panel, k, place.first + index(j * lanes), lanes=lanes)
+
+    per_line = gemm.LINE_BYTES // DataType(weight.dtype).itemsize
+    sums = accumulate(lines * pixels, vectors, lanes, along, pixel_at, panel_at)
+
+    def finished(value: Expr, i: Expr, j: Expr, lanes: int) -> None:
+        if lines == 1:
+            line, right = place.results[0], i
+        else:
+            line, right = T.Select(i < index(pixels), *place.results), mod(i, pixels)
+        at = let(line + right * index(conv.filters) + place.channel + j)
+        write(value, place.channel + j, at, lanes)
+
+    rest = conv.group_filters % (2 * lanes)
+    whole = rest == 0 or (rest == lanes if vectors == 1 else rest <= lanes)
+    light = conv.activation in (None, "relu")
+    edge = None if whole else place.columns
+    finish_tile(sums, lines * pixels, vectors, lanes, edge, finished, unroll=light)
+
+
+def _hidden(value: Expr) -> Expr:
+    """A number that TVM does not look into: it takes exponential time over what is made of several
+    dynamic sizes."""
+    slot = local((1,), "int64")
+    store(slot, value, 0, lanes=1)
+    return let(slot[0])
