@@ -1,7 +1,8 @@
 """A script: the real library for a GPU, on the stand-in driver, against eager. In a process of its own,
 for TVM looks for CUDA when it is imported.
 
-    python gpu_numbers.py MODEL DTYPE     prints the largest difference at each size, as JSON
+    python gpu_numbers.py MODEL:DTYPE …    prints for each, as a line of JSON, the largest difference at
+                                           each size
 """
 
 from __future__ import annotations
@@ -98,18 +99,22 @@ def model_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, list[tuple[Any, 
     return Edges(), [(x,), (torch.randn(300, 40, dtype=dtype),)], {"x": {0: AUTO}}
 
 
-def main(name: str, dtype: str) -> None:
+def main(*cases: str) -> None:
     sys.path[:0] = [str(HERE), str(HERE.parent / "gpu")]
     standin = importlib.import_module("standin")
-    folder = standin.build_driver()
+    driver = standin.build_driver()
     for library in ("libcuda.so.1", "libcudart.so.13"):
-        ctypes.CDLL(str(folder / library), ctypes.RTLD_GLOBAL)
-    torch.manual_seed(0)
-    module, calls, dynamic = model_of(name, getattr(torch, dtype))
+        ctypes.CDLL(str(driver / library), ctypes.RTLD_GLOBAL)
     with tempfile.TemporaryDirectory() as work:
-        os.environ |= {"STANDIN_KERNELS": work, "STANDIN_DEVICES": "9.0"}
-        run = library_on_device(standin, module.eval(), calls[0], dynamic, Path(work))
-        print(json.dumps([difference(module, run, call) for call in calls]))
+        for number, case in enumerate(cases):
+            name, dtype = case.split(":")
+            folder = Path(work, str(number))
+            folder.mkdir()
+            os.environ |= {"STANDIN_KERNELS": str(folder), "STANDIN_DEVICES": "9.0"}
+            torch.manual_seed(0)
+            module, calls, dynamic = model_of(name, getattr(torch, dtype))
+            run = library_on_device(standin, module.eval(), calls[0], dynamic, folder)
+            print(json.dumps([case, [difference(module, run, call) for call in calls]]), flush=True)
 
 
 def library_on_device(
