@@ -54,7 +54,7 @@ _rule(
     "source not found",
     "The file named as the source does not exist, or is of a kind that is not read.",
     "Nothing can be exported from it.",
-    "Give a .py file, `file.py:ClassName` or a saved .pt2 program.",
+    "Give a .py file, `file.py:ClassName`, a saved .pt2 program or an .onnx file.",
 )
 _rule(
     "TC002",
@@ -128,7 +128,7 @@ _rule(
     "missing extra",
     "A package that this command needs is not installed.",
     "The runtime alone is small; exporting needs torch and TVM.",
-    "`pip install 'tcexport[export]'`.",
+    "`pip install 'tcexport[export]'`; the message names the extra.",
 )
 _rule(
     "TC012",
@@ -359,6 +359,52 @@ _rule(
     "docs/random.md.",
     "Nothing, if that is meant. Otherwise take the random tensor as an input.",
     "note[TC123] torch draws random numbers: a bundle draws its own, from the seed of a session",
+    level="note",
+    allowed=True,
+)
+_rule(
+    "TC130",
+    "ONNX operator is not read",
+    "An ONNX file has an operator, an attribute, an opset or a type that has no exact meaning in torch "
+    "here, or computes from data what must be known (a shape, axes, the condition of an `If`).",
+    "What is read is an allow-list; another operator's numbers would be a guess.",
+    "Do what the message says, or export the PyTorch model that the file was made from. All operators "
+    "that are read are listed in docs/onnx.md. The line is the node's: line 1 stands for the inputs, "
+    "line 2 for the first node.",
+    "error[TC130] NonMaxSuppression is not read",
+)
+_rule(
+    "TC131",
+    "broken ONNX file",
+    "An .onnx file is damaged, its graph has a cycle or names that nothing gives, or its external data "
+    "is missing, too short, or not below the file's own folder.",
+    "A file that says one thing twice, or reads from elsewhere, cannot be trusted.",
+    "Save the model again; keep its external data beside it, under the names that it was saved with.",
+    "error[TC131] net.onnx cannot be read: the initializer w is in '../w.bin', which is not below the "
+    "model's folder",
+)
+_rule(
+    "TC132",
+    "ONNX axes without a name",
+    "An input of an .onnx file has an axis with neither a size nor a name that can be a dim's.",
+    "Axes without a name might be equal or not; equal names mean equal sizes.",
+    "Name them with `--axes`; `_` is an axis that is fixed at the size given by `--input`.",
+    "error[TC132] net.onnx has axes without a name",
+)
+_rule(
+    "TC133",
+    "ONNX Runtime gives something else",
+    "ONNX Runtime was asked for the outputs of an .onnx file at the sizes that are named, and gave "
+    "others than those which the file is read to have.",
+    "One of both is wrong; which one is not guessed.",
+    "Report it with the file, or export the PyTorch model that the file was made from.",
+)
+_rule(
+    "TC134",
+    "ONNX name changed",
+    "An input of an .onnx file has a name that no parameter of a Python function can have.",
+    "Calls name inputs by the name in the note.",
+    "Nothing.",
     level="note",
     allowed=True,
 )
@@ -857,6 +903,7 @@ _RELATED = (
     ("TC116", "TC312"),
     ("TC117", "TC504"),
     ("TC120", "TC501", "TC520"),
+    ("TC130", "TC131", "TC132", "TC133", "TC134"),
     ("TC101", "TC190"),
     ("TC201", "TC202", "TC210", "TC212"),
     ("TC211", "TC107"),

@@ -265,7 +265,7 @@ def dim_sizes(axes: Axes, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]
             unknown = dims_of(expr) - sizes.keys()
             if len(unknown) == 1:
                 (dim,) = unknown
-                solved = _solve(expr, dim, size, sizes)
+                solved = solve(expr, dim, size, sizes)
                 if solved is not None:
                     sizes[dim], origin[dim] = solved, where
     for expr, size, where in named:
@@ -292,7 +292,7 @@ def dim_sizes(axes: Axes, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]
     return {dim: sizes[dim] for dim in dict.fromkeys(order)}
 
 
-def _solve(expr: Expr, dim: str, size: int, sizes: Mapping[str, int]) -> int | None:
+def solve(expr: Expr, dim: str, size: int, sizes: Mapping[str, int]) -> int | None:
     """The one size >= 0 of ``dim`` for which a growing line over it is ``size``; else None."""
     line = line_of(substitute(expr, sizes), dim)
     if line is None:

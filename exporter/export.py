@@ -279,7 +279,9 @@ def _export(
                     parts += [
                         Part(each.name, arms[each.arm].traced, each.derived) for each, _ in made
                     ]
-                    verified = verify(draft, source.module, parts, wanted, workdir)
+                    verified = verify(
+                        draft, source.module, parts, wanted, workdir, source.reference
+                    )
                 weights_size = lowered.weights_file.stat().st_size
                 publish(draft, path)
         finally:

@@ -129,7 +129,7 @@ def _tensor(
             f"--input {value!r}: a bound is for integers and is at least 1",
             "int64[4,128]<30000 draws from 0 to 29999",
         )
-    return _draw(path, dtype, shape, int(bound or 2)), tuple(names)
+    return draw(path, dtype, shape, int(bound or 2)), tuple(names)
 
 
 def _axis_name(name: str) -> AxisName:
@@ -138,7 +138,8 @@ def _axis_name(name: str) -> AxisName:
     return next(iter(parse_axes((f"x={name}",)).values()))[0]
 
 
-def _draw(path: str, dtype: torch.dtype, shape: list[int], bound: int) -> torch.Tensor:
+def draw(path: str, dtype: torch.dtype, shape: list[int], bound: int = 2) -> torch.Tensor:
+    """Values for the input ``path``, the same in every run; integers are below ``bound``."""
     generator = torch.Generator().manual_seed(zlib.crc32(path.encode()))
     if dtype.is_complex:
         return torch.randn(shape, generator=generator, dtype=dtype)

@@ -19,10 +19,6 @@ from .translate import Untranslatable, to_expr
 from .userfile import shown_path
 
 _REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
-    ".onnx": (
-        "no converter from ONNX to PyTorch keeps every operator's numbers, so none is used",
-        ("export the PyTorch model that the file was made from: tcexport model.py",),
-    ),
     ".tcpkg": (
         "it is a finished bundle",
         ("tcexport inspect {file}", "tcexport run {file}"),
@@ -66,7 +62,10 @@ def load_program(path: Path) -> Program:
     if path.suffix != ".pt2":
         reason, tries = _REFUSED.get(
             path.suffix,
-            ("a source is a .py file, file.py:ClassName or a saved .pt2 program", ()),
+            (
+                "a source is a .py file, file.py:ClassName, a saved .pt2 program or an .onnx file",
+                (),
+            ),
         )
         raise UsageError(
             Diagnostic(

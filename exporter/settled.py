@@ -192,5 +192,7 @@ def same_bits(one: Any, two: Any) -> bool:
     if one.data_ptr() == two.data_ptr() and one.stride() == two.stride():
         return True
     sides = [each.detach().resolve_conj().resolve_neg() for each in (one, two)]
-    bits = [each.contiguous().reshape(-1).view(torch.uint8) for each in sides]
+    # A clone, for torch calls one element contiguous whatever its stride.
+    dense = [each.clone(memory_format=torch.contiguous_format).reshape(-1) for each in sides]
+    bits = [each.view(torch.uint8) for each in dense]
     return torch.equal(*bits)

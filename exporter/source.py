@@ -1,8 +1,8 @@
 """What is to be exported: a model with example inputs and names for its axes, from any source.
 
-A source is a Python file (``model.py``, ``model.py:ClassName``), a saved .pt2 program, or a module
-in memory. Whatever it was, it comes out as a `Source`, checked: the example fits ``forward``, and
-the axis names fit the example.
+A source is a Python file (``model.py``, ``model.py:ClassName``), a saved .pt2 program, an .onnx file,
+or a module in memory. Whatever it was, it comes out as a `Source`, checked: the example fits
+``forward``, and the axis names fit the example.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .axes import Axes, annotated_axes, axes_from_python, check_axes, dim_names,
 from .inputs import Given, merged, parse_inputs
 from .models import find_model
 from .programs import load_program, program_axes
+from .reference import Reference
 from .signature import bind, forward_location, signature_text
 from .userfile import UserFile, call, run_file, shown_path
 
@@ -47,6 +48,7 @@ class Source:
         lowerings: functions for ops that are not torch's, by name: see `lowering.own_ops`.
         more: further examples, as args and kwargs, for `--dynamic auto`.
         notes: what was decided about the source, for the user.
+        reference: who else can run the source, and whose answers the module's are held against.
     """
 
     module: torch.nn.Module
@@ -61,6 +63,7 @@ class Source:
     lowerings: Lowerings = field(default_factory=dict)
     more: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = ()
     notes: tuple[Diagnostic, ...] = ()
+    reference: Reference | None = None
 
 
 def load_source(
@@ -69,20 +72,23 @@ def load_source(
     """Load what a command line names as the source.
 
     Args:
-        spec: ``model.py``, ``model.py:ClassName`` or ``program.pt2``.
+        spec: ``model.py``, ``model.py:ClassName``, ``program.pt2`` or ``model.onnx``.
         inputs: ``--input`` options; they replace the file's example, parameter by parameter.
         axes: ``--axes`` options; they go before the names given by ``inputs``, by the file's
             ``axes`` and by jaxtyping annotations, in this order.
         train: do not put the model into eval mode.
 
     Raises:
-        UsageError: TC001 to TC008.
+        UsageError: TC001 to TC008; of ONNX files also TC011, TC131 and TC132.
+        ExportError: TC130, an ONNX file has operators that are not read.
     """
     given = parse_inputs(inputs)
     named = parse_axes(axes)
     path, attribute = _split(spec)
     if path.suffix == ".py":
         return _from_file(run_file(path), attribute, given, named, train)
+    if path.suffix == ".onnx":
+        return _from_onnx(path, given, named, train)
     program = load_program(path)
     example = (program.args, program.kwargs) if program.has_example else None
     args, kwargs = _example(program.module, example, given, shown_path(path))
@@ -170,7 +176,9 @@ def _split(spec: str) -> tuple[Path, str | None]:
     if not found.exists():
         folder = found.parent
         near = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-        close = suggestions(found.name, [name for name in near if name.endswith((".py", ".pt2"))])
+        close = suggestions(
+            found.name, [name for name in near if name.endswith((".py", ".pt2", ".onnx"))]
+        )
         note = "" if folder.is_dir() else f"there is no folder {folder}"
         raise _not_found(
             f"there is no file {found}",
@@ -186,6 +194,34 @@ def _not_found(
     message: str, notes: tuple[str, ...] = (), tries: tuple[str, ...] = ()
 ) -> UsageError:
     return UsageError(Diagnostic("TC001", message, notes=notes, tries=tries))
+
+
+def _from_onnx(path: Path, given: Sequence[Given], named: Axes, train: bool) -> Source:
+    """All dims that the file names are dynamic, unless ``--axes`` says otherwise."""
+    from .onnx.source import open_onnx
+
+    opened = open_onnx(path)
+    _check_roots(opened.module, given, inspect.signature(opened.module.forward).parameters)
+    asked = {**_axes_of(given), **named}
+    own = opened.axes(asked)
+    values = {each.path: each.value for each in given if isinstance(each.value, torch.Tensor)}
+    args, kwargs = _example(
+        opened.module, (opened.example({**own, **asked}, values), {}), given, shown_path(path)
+    )
+    axes = _named_axes(opened.module, args, kwargs, (named, _axes_of(given), own))
+    return Source(
+        module=opened.module,
+        args=args,
+        kwargs=kwargs,
+        axes=axes,
+        name=path.stem,
+        file=shown_path(path),
+        sha256=opened.sha256,
+        train=train,
+        dynamic=tuple(dim for dim in dim_names(axes) if dim in opened.dims),
+        notes=opened.notes,
+        reference=opened.reference,
+    )
 
 
 def _from_file(

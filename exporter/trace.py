@@ -53,6 +53,10 @@ IGNORED = {
 }
 
 
+# The attribute of a module that says: its forward is run with sizes that are symbols, and that is all.
+RUN_TO_TRACE = "run_to_trace"
+
+
 @dataclass(frozen=True)
 class Trace:
     """One functional graph, of ops that are lowered whole, and how its symbols read in the user's
@@ -331,7 +335,13 @@ def _export(
     module: torch.nn.Module, args: Any, kwargs: Any, dynamic: Any
 ) -> tuple[ExportedProgram, bool]:
     """Strict, which follows the user's Python line by line; where Dynamo itself fails (and not the
-    model), the other way."""
+    model), the other way. A module that is `RUN_TO_TRACE` holds no Python of the user's to follow."""
+    if getattr(module, RUN_TO_TRACE, False):
+        try:
+            with _tracing():
+                return _torch_export(module, args, kwargs, dynamic, strict=False), False
+        except Exception as error:
+            raise ExportError(explain_failure(error)[0]) from error
     try:
         with _tracing():
             program = _torch_export(module, args, kwargs, dynamic, strict=True)

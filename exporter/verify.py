@@ -33,6 +33,7 @@ from .drawing import SEED
 from .eager import run_eager, same_numbers
 from .examples import axis_sizes, drawn, resized
 from .points import Point, choose
+from .reference import NoAnswer, Reference
 from .sessions import EagerSession, buffers, draws, eager_session
 from .trace import Trace
 
@@ -43,7 +44,9 @@ _SECONDS = 900
 @dataclass(frozen=True)
 class Checked:
     """One comparison: of which target, where, the largest absolute difference; or why it was not
-    made. Without ``sizes`` it is about the whole target; with ``variant``, about that one alone."""
+    made. Without ``sizes`` it is about the whole target; with ``variant``, about that one alone.
+    ``against``: with whose answers; those of a reference are compared with eager's own, and the
+    target is then "eager"."""
 
     target: str
     why: str
@@ -51,6 +54,7 @@ class Checked:
     error: float
     skipped: str = ""
     variant: str = ""
+    against: str = "eager"
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def verify(
     parts: Sequence[Part],
     targets: Sequence[Target],
     workdir: Path,
+    reference: Reference | None = None,
 ) -> tuple[Checked, ...]:
     """Compare each binary of a finished bundle with the model at several sizes.
 
@@ -88,10 +93,11 @@ def verify(
         targets: what it holds binaries for; one that this machine cannot run is not compared, and
             the answer says so.
         workdir: a folder for the tensors that are exchanged.
+        reference: who else runs the source; it is asked at all points at which the bundle is called.
 
     Raises:
         ExportError: TC504, an output differs, with the sizes and the difference, or the runtime could
-            not run the file.
+            not run the file; TC133, the model's answer is another than the reference's.
     """
     calls: list[_Call] = []
     skipped: list[Checked] = []
@@ -111,6 +117,7 @@ def verify(
         skipped += failed
     state = {}
     whole = parts[0]
+    referred = _against_reference(reference, calls) if reference is not None else []
     if states(whole.traced.program) and calls:
         names = [each.name for each in buffers(whole.traced)]
         with eager_session(module, whole.traced.bound, names) as session:
@@ -132,7 +139,41 @@ def verify(
         ]
         checked += _once_each(compared)
         _compare_states(kept, state, target.name)
-    return (*checked, *skipped)
+    return (*checked, *referred, *skipped)
+
+
+def _against_reference(reference: Reference, calls: Sequence[_Call]) -> list[Checked]:
+    """The model's answers beside those of whoever else runs its source."""
+    checked = []
+    for call in calls:
+        why, sizes, variant = call.point.why, call.point.sizes, call.part.variant
+        try:
+            answers = reference([leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)])
+        except NoAnswer as reason:
+            checked.append(Checked("eager", why, sizes, 0.0, str(reason), variant, reference.name))
+            continue
+        worst = 0.0
+        for output, got, want in zip(
+            call.part.derived.contract.outputs, call.outputs, answers, strict=True
+        ):
+            same, error = same_numbers(got, want)
+            worst = max(worst, error)
+            if not same:
+                at = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the example"
+                path = output.path if isinstance(output, TensorOutput) else "the output"
+                what = (
+                    f"{_describe(got)} and {_describe(want)}"
+                    if got.shape != want.shape or got.dtype != want.dtype
+                    else f"up to {error:.3g} apart"
+                )
+                raise ExportError(
+                    Diagnostic(
+                        "TC133",
+                        f"{path} as read and as {reference.name} gives it are {what}, with {at}",
+                    )
+                )
+        checked.append(Checked("eager", why, sizes, worst, "", variant, reference.name))
+    return _once_each(checked)
 
 
 def _calls_of(
@@ -378,7 +419,7 @@ def _describe(tensor: torch.Tensor) -> str:
 def _once_each(checked: Sequence[Checked]) -> list[Checked]:
     found: dict[tuple[Any, ...], Checked] = {}
     for each in checked:
-        key = (each.variant, *sorted(each.sizes.items()))
+        key = (each.variant, each.skipped, *sorted(each.sizes.items()))
         if key not in found or found[key].error < each.error:
             found[key] = each
     return list(found.values())

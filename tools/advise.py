@@ -159,7 +159,9 @@ def command(
             with open_bundle(trial) as opened:
                 held = opened.manifest
             if held.provenance.source_sha256 != manifest.provenance.source_sha256:
-                notes.append(f"{against} is not what the bundle was made from: it has changed since")
+                notes.append(
+                    f"{against} is not what the bundle was made from: it has changed since"
+                )
             pairs = _pairs(held, seen)
         rows = []
         for each, pair in zip(seen, pairs, strict=True):

@@ -63,13 +63,15 @@ def command(
 
     SOURCE is a model.py with a module-level `model` (an nn.Module, or a class or function that
     makes one), `example_inputs` (a tuple, or a dict of keyword arguments) and, optionally, `axes`
-    ({"input_ids": ("batch", "seq")}); or model.py:ClassName; or a saved .pt2 program.
+    ({"input_ids": ("batch", "seq")}); or model.py:ClassName; or a saved .pt2 program; or an .onnx
+    file, whose named dims are dynamic.
 
     \b
       tcexport model.py --dynamic seq
       tcexport model.py --dynamic seq=1..1024 --dynamic batch=1..16 -o m.tcpkg
       tcexport model.py --dynamic seq,batch --specialize seq=128,256 --specialize batch=1
       tcexport model.py:MyNet --input 'x=float32[batch=4,16]' --dynamic batch
+      tcexport model.onnx --dynamic seq=1..512
     """
     out = output or asked.bundle()
     # What the model prints is no result: stdout holds the path or the JSON alone.
@@ -116,16 +118,21 @@ def _print_summary(report: Report, verbose: bool) -> None:
         lines.append(f"variants, in the order of trial: {'; '.join(report.variants)}")
     made = [each for each in report.verified if not each.skipped]
     if verbose:
-        lines += [f"{each.target}, {_point(each)}: error {each.error:.1e}" for each in made]
-    elif made:
-        worst = max(each.error for each in made)
-        within = f"within {worst:.1e}" if worst else "exactly"
-        points = dict.fromkeys(_point(each) for each in made)
-        lines.append(f"equals eager {within} at {'; '.join(points)}")
+        lines += [
+            f"{each.target}, {_point(each)}: error {each.error:.1e} against {each.against}"
+            for each in made
+        ]
+    else:
+        for against in dict.fromkeys(each.against for each in made):
+            compared = [each for each in made if each.against == against]
+            worst = max(each.error for each in compared)
+            within = f"within {worst:.1e}" if worst else "exactly"
+            points = dict.fromkeys(_point(each) for each in compared)
+            lines.append(f"equals {against} {within} at {'; '.join(points)}")
     for each in report.verified:
         if each.skipped:
             what = _point(each) if each.sizes else f"the binary for {each.target}"
-            lines.append(f"{what}: not compared with eager, {each.skipped}")
+            lines.append(f"{what}: not compared with {each.against}, {each.skipped}")
     lines.append(
         f"{size_text(report.size)} for {', '.join(report.targets)}, "
         f"of which weights {size_text(report.weights_size)}"

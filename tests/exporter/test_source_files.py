@@ -396,7 +396,6 @@ def test_a_failed_file_leaves_nothing_behind(tmp_path: Path) -> None:
         ("none/model.py", "there is no folder", None),
         (".", "is a folder, not a source", "model.py"),
         ("model.py:", "no class after the colon", "model.py:MyNet"),
-        ("net.onnx", "no converter from ONNX", "tcexport model.py"),
         ("net.pt", "it holds weights, not the model's code", "load_state_dict"),
         ("net.tcpkg", "it is a finished bundle", "tcexport inspect"),
         ("net.txt", "a source is a .py file", None),
@@ -407,7 +406,7 @@ def test_what_is_no_source_is_refused(
     tmp_path: Path, name: str, said: str, tried: str | None
 ) -> None:
     write(tmp_path, NET)
-    for each in ("net.onnx", "net.pt", "net.tcpkg", "net.txt", "bad.pt2"):
+    for each in ("net.pt", "net.tcpkg", "net.txt", "bad.pt2"):
         write(tmp_path, "something", each)
     with pytest.raises(UsageError) as caught:
         load_source(str(tmp_path / name) if name != "." else str(tmp_path))

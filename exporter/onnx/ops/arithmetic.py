@@ -1,0 +1,157 @@
+"""Arithmetic of two and more operands, which are broadcast as numpy does."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+
+from ..numbers import Numbers, as_tensor, elementwise
+from ..operands import all_numbers, beside, require, two
+from ..registry import Function, operator
+
+
+def _is_float(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point
+
+
+@operator("Add")
+def add(a: Any, b: Any) -> Any:
+    if all_numbers(a, b):
+        return elementwise(lambda x, y: x + y, a, b)
+    a, b = two(a, b)
+    return a + b
+
+
+@operator("Sub")
+def sub(a: Any, b: Any) -> Any:
+    if all_numbers(a, b):
+        return elementwise(lambda x, y: x - y, a, b)
+    a, b = two(a, b)
+    return a - b
+
+
+@operator("Mul")
+def mul(a: Any, b: Any) -> Any:
+    if all_numbers(a, b):
+        return elementwise(lambda x, y: x * y, a, b)
+    a, b = two(a, b)
+    return a * b
+
+
+@operator("Div")
+def div(a: Any, b: Any) -> Any:
+    """Integers are divided towards zero."""
+    if all_numbers(a, b) and 0 not in b.values:
+        if _is_float(a.dtype):
+            return elementwise(lambda x, y: x / y, a, b)
+        if all(_never_negative(each) for each in (*a.values, *b.values)):
+            return elementwise(lambda x, y: x // y, a, b)
+    floats = _is_float(a.dtype)
+    a, b = two(a, b)
+    return a / b if floats else torch.div(a, b, rounding_mode="trunc")
+
+
+def _never_negative(value: Any) -> bool:
+    return isinstance(value, torch.SymInt) or value >= 0
+
+
+@operator("Mod")
+def mod(a: Any, b: Any, *, fmod: int = 0) -> Any:
+    if all_numbers(a, b) and not fmod and 0 not in b.values and not _is_float(a.dtype):
+        return elementwise(lambda x, y: x % y, a, b)
+    floats = _is_float(a.dtype)
+    require(bool(fmod) or not floats, "of floats is not read without fmod=1")
+    a, b = two(a, b)
+    return torch.fmod(a, b) if fmod else torch.remainder(a, b)
+
+
+@operator("Pow")
+def power(a: Any, b: Any) -> Any:
+    """The result has the dtype of the base."""
+    dtype = a.dtype
+    if all_numbers(a, b):
+        a = as_tensor(a)
+    a, b = two(a, b)
+    return torch.pow(a, b).to(dtype)
+
+
+@operator("PRelu")
+def prelu(x: Any, slope: Any) -> torch.Tensor:
+    x = as_tensor(x)
+    return torch.where(x < 0, x * beside(slope), x)
+
+
+def _folded(of_two: Function) -> Function:
+    return lambda *operands: functools.reduce(of_two, operands)
+
+
+@operator("Max")
+def maximum(*operands: Any) -> Any:
+    if all_numbers(*operands):
+        return functools.reduce(functools.partial(elementwise, torch.sym_max), operands)
+    return functools.reduce(torch.maximum, [as_tensor(each) for each in operands])
+
+
+@operator("Min")
+def minimum(*operands: Any) -> Any:
+    if all_numbers(*operands):
+        return functools.reduce(functools.partial(elementwise, torch.sym_min), operands)
+    return functools.reduce(torch.minimum, [as_tensor(each) for each in operands])
+
+
+@operator("Sum")
+def total(*operands: Any) -> Any:
+    return functools.reduce(add, operands)
+
+
+@operator("Mean")
+def mean(*operands: Any) -> Any:
+    return as_tensor(functools.reduce(add, operands)) / len(operands)
+
+
+@operator("BitwiseAnd")
+def bitwise_and(a: Any, b: Any) -> torch.Tensor:
+    return torch.bitwise_and(as_tensor(a), as_tensor(b))
+
+
+@operator("BitwiseOr")
+def bitwise_or(a: Any, b: Any) -> torch.Tensor:
+    return torch.bitwise_or(as_tensor(a), as_tensor(b))
+
+
+@operator("BitwiseXor")
+def bitwise_xor(a: Any, b: Any) -> torch.Tensor:
+    return torch.bitwise_xor(as_tensor(a), as_tensor(b))
+
+
+@operator("BitShift")
+def bit_shift(a: Any, b: Any, *, direction: str) -> torch.Tensor:
+    a, b = as_tensor(a), as_tensor(b)
+    shift = torch.bitwise_left_shift if direction == "LEFT" else torch.bitwise_right_shift
+    return shift(a, b)
+
+
+@operator("Range")
+def range_of(start: Any, limit: Any, delta: Any) -> Any:
+    """``start``, ``start + delta``, … below ``limit``."""
+    require(
+        all_numbers(start, limit, delta),
+        "is not read with bounds computed from data",
+        "bounds from constants and the shapes of inputs",
+    )
+    first, last, step = (each.values[0] for each in (start, limit, delta))
+    if all(type(each) is int for each in (first, last, step)):
+        values = tuple(range(first, last, step))
+        if len(values) <= _FEW:
+            return Numbers(values, (len(values),), start.dtype)
+    if _is_float(start.dtype):
+        # Computed as the specification says, not by torch's way of counting floats.
+        count = max(math.ceil((last - first) / step), 0)
+        return torch.arange(count, dtype=start.dtype) * step + first
+    return torch.arange(first, last, step, dtype=start.dtype)
+
+
+_FEW = 16

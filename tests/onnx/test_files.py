@@ -1,0 +1,365 @@
+"""What an .onnx file may say, and what is refused of it: names, types, hostile and broken files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from tcexport import ExportError, UsageError
+from tcexport.exporter.export import check
+from tcexport.exporter.onnx.source import open_onnx
+from tcexport.exporter.options import dynamic_from_python
+from tcexport.exporter.source import load_source
+
+from .files import as_onnxruntime, made, saved
+
+Folder = Path
+
+
+def add_one(dims: Any = ("n", 4), **more: Any) -> onnx.ModelProto:
+    node = helper.make_node("Add", ["x", "c"], ["y"], name="/add")
+    return made([node], {"x": ("float", list(dims))}, ["y"], {"c": np.float32(1)}, **more)
+
+
+def refused(path: Path, **more: Any) -> str:
+    with pytest.raises((UsageError, ExportError)) as caught:
+        load_source(str(path), **more)
+    return str(caught.value)
+
+
+# --- names and ranges -----------------------------------------------------------------------------
+
+
+def test_named_dims_are_dynamic_and_equal_everywhere(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["a", "b"], ["y"])
+    inputs = {"a": ("float", ["batch", "inner"]), "b": ("float", ["inner", 5])}
+    source = load_source(str(saved(tmp_path, made([node], inputs, ["y"]))))
+    assert source.axes == {"a": ("batch", "inner"), "b": ("inner", None)}
+    assert source.dynamic == ("batch", "inner")
+    assert source.args[0].shape[1] == source.args[1].shape[0]
+    report = check(source, dynamic=dynamic_from_python({"inner": (2, 8)}))
+    assert {dim.name: dim.span() for dim in report.dims} == {"batch": "1..", "inner": "2..8"}
+
+
+def test_axes_without_a_name_are_refused_with_what_to_type(tmp_path: Path) -> None:
+    path = saved(tmp_path, add_one([None, 4]))
+    message = refused(path)
+    assert "TC132" in message and "x axis 0: no name" in message
+    assert "try: --axes x=batch,_" in message
+    named = load_source(str(path), axes=["x=rows,_"], inputs=["x=float32[3,4]"])
+    assert named.axes == {"x": ("rows", None)}
+    strange = refused(saved(tmp_path, add_one(["batch size", 4])))
+    assert "'batch size' cannot name a dim" in strange and "--axes x=batch_size,_" in strange
+
+
+def test_an_axis_may_be_an_expression(tmp_path: Path) -> None:
+    source = load_source(str(saved(tmp_path, add_one(["2*half", "half + 1"]))))
+    report = check(source, dynamic={})
+    assert [(dim.name, dim.lo) for dim in report.dims] == [("half", 1)]
+
+
+def test_an_input_given_by_hand_sets_the_sizes(tmp_path: Path) -> None:
+    source = load_source(str(saved(tmp_path, add_one())), inputs=["x=float32[7,4]"])
+    assert source.args[0].shape == (7, 4) and source.dynamic == ("n",)
+
+
+def test_names_that_are_none_of_pythons_are_told(tmp_path: Path) -> None:
+    node = helper.make_node("Add", ["input.1", "class"], ["out:0"], name="/a\n/b")
+    inputs = {"input.1": ("float", ["n"]), "class": ("float", ["n"])}
+    source = load_source(str(saved(tmp_path, made([node], inputs, ["out:0"]))))
+    assert list(source.axes) == ["input_1", "class_"]
+    assert source.notes[0].code == "TC134" and "input.1 is input_1" in source.notes[0].message
+
+
+def test_weights_keep_their_names(tmp_path: Path) -> None:
+    weight = np.ones((4, 4), np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "layers.0.weight"], ["h"]),
+        helper.make_node("MatMul", ["h", "layers.0"], ["k"]),
+        helper.make_node("MatMul", ["k", "onnx::MatMul_7"], ["y"]),
+    ]
+    names = ("layers.0.weight", "layers.0", "onnx::MatMul_7")
+    model = made(nodes, {"x": ("float", ["n", 4])}, ["y"], dict.fromkeys(names, weight))
+    opened = as_onnxruntime(saved(tmp_path, model), {"n": 3})
+    assert set(opened.module.state_dict()) == {"layers.0.weight", "layers.0_2", "onnx_MatMul_7"}
+
+
+def test_several_outputs_come_by_name(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["x"], ["b.c"])]
+    opened = open_onnx(saved(tmp_path, made(nodes, {"x": ("float", ["n"])}, ["b.c", "a"])))
+    assert list(opened.module(torch.ones(2))) == ["b.c", "a"]
+
+
+# --- sizes that the graph computes ----------------------------------------------------------------
+
+
+def exporters_view() -> onnx.ModelProto:
+    """Shape, Gather, Unsqueeze, Concat, Reshape and back, as exporters write them at opset 13."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["b"], axis=0),
+        helper.make_node("Gather", ["s", "one"], ["t"], axis=0),
+        helper.make_node("Div", ["t", "two"], ["half"]),
+        helper.make_node("Unsqueeze", ["b", "front"], ["b1"]),
+        helper.make_node("Unsqueeze", ["half", "front"], ["h1"]),
+        helper.make_node("Concat", ["b1", "h1", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["pairs"]),
+        helper.make_node("Range", ["zero", "half", "one"], ["steps"]),
+        helper.make_node("Cast", ["steps"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["floats", "front"], ["row"]),
+        helper.make_node("ReduceSum", ["pairs", "last"], ["sums"], keepdims=0),
+        helper.make_node("Add", ["sums", "row"], ["y"]),
+    ]
+    constants = {
+        "zero": np.int64(0), "one": np.int64(1), "two": np.int64(2),
+        "front": np.array([0]), "rest": np.array([-1]), "last": np.array([-1]),
+    }  # fmt: skip
+    return made(nodes, {"x": ("float", ["batch", "2*pairs"])}, ["y"], constants, opset=13)
+
+
+def test_sizes_that_the_graph_computes_stay_symbols(tmp_path: Path) -> None:
+    path = saved(tmp_path, exporters_view())
+    as_onnxruntime(path, {"batch": 2, "2*pairs": 6}, {"batch": 1, "2*pairs": 2})
+    report = check(load_source(str(path)), dynamic={})
+    assert {dim.name: dim.span() for dim in report.dims} == {"batch": "1..", "pairs": "1.."}
+    assert not report.contract.guards
+
+
+def test_the_limit_of_a_range_is_told_with_the_node(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], start=1),
+        helper.make_node("Slice", ["table", "zero", "s", "zero"], ["t"], name="/positions"),
+        helper.make_node("Add", ["x", "t"], ["y"], name="/add"),
+    ]
+    constants = {"table": np.arange(9, dtype=np.float32), "zero": np.array([0])}
+    path = saved(tmp_path, made(nodes, {"x": ("float", ["n", "m"])}, ["y"], constants))
+    with pytest.raises(ExportError) as caught:
+        check(load_source(str(path)), dynamic=dynamic_from_python({"m": (1, 64)}))
+    message = str(caught.value)
+    assert "TC210" in message and "m <= 9" in message
+    assert "net.onnx:4   y = Add(x, t)  # /add" in message
+
+
+def test_a_shape_from_data_is_refused_at_its_node(tmp_path: Path) -> None:
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"], name="/view")
+    path = saved(tmp_path, made([node], {"x": ("float", ["n"]), "shape": ("int64", [2])}, ["y"]))
+    message = refused(path)
+    assert "error[TC130] Reshape is not read with a shape computed from data" in message
+    assert "net.onnx:2   y = Reshape(x, shape)  # /view" in message
+
+
+def branches(condition: str) -> onnx.ModelProto:
+    def arm(operator: str) -> onnx.GraphProto:
+        out = helper.make_tensor_value_info(f"{operator}_y", TensorProto.FLOAT, ["n"])
+        node = helper.make_node(operator, ["x"], [f"{operator}_y"])
+        return helper.make_graph([node], operator, [], [out])
+
+    arms = {"then_branch": arm("Neg"), "else_branch": arm("Exp")}
+    nodes = [
+        helper.make_node("Size", ["x"], ["size"]),
+        helper.make_node("Greater", ["size", "limit"], ["long"]),
+        helper.make_node("If", [condition], ["z"], name="/if", **arms),
+        helper.make_node("Add", ["z", "x"], ["y"]),
+    ]
+    inputs: dict[str, Any] = {"x": ("float", ["n"]), "flag": ("bool", [])}
+    return made(nodes, inputs, ["y"], {"limit": np.int64(5), "always": np.bool_(True)})
+
+
+def test_a_branch_on_sizes_is_a_branch_of_the_model(tmp_path: Path) -> None:
+    path = saved(tmp_path, branches("long"))
+    as_onnxruntime(path, {"n": 3}, {"n": 9})
+    as_onnxruntime(saved(tmp_path, branches("always"), "always.onnx"), {"n": 3})
+    report = check(load_source(str(path), inputs=["x=float32[3]"]), dynamic={})
+    assert [dim.span() for dim in report.dims] == ["1..5"]
+
+
+def test_a_branch_on_data_is_refused(tmp_path: Path) -> None:
+    assert "TC130" in refused(saved(tmp_path, branches("flag")))
+
+
+# --- what is not read -----------------------------------------------------------------------------
+
+
+def test_all_operators_that_are_not_read_are_named_with_their_nodes(tmp_path: Path) -> None:
+    model = add_one()
+    model.graph.node[0].output[0] = "z"
+    extra = [
+        helper.make_node("Bernoulli", ["z"], ["d"], name="/draw"),
+        helper.make_node("Bernoulli", ["d"], ["e"], name="/again"),
+        helper.make_node("FusedThing", ["e"], ["f"], domain="com.microsoft", name="/fused"),
+        helper.make_node("LpPool", ["f"], ["y"], name="/pool", kernel_shape=[2]),
+    ]
+    model.graph.node.extend(extra)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    message = refused(saved(tmp_path, model))
+    assert (
+        "error[TC130] Bernoulli is not read" in message and "2 nodes, this is the first" in message
+    )
+    assert "net.onnx:3   d = Bernoulli  # /draw" in message
+    assert "com.microsoft.FusedThing is not read" in message
+    assert "LpPool is not read" in message
+
+
+def test_what_nothing_comes_of_is_not_looked_at(tmp_path: Path) -> None:
+    model = add_one()
+    model.graph.node.append(helper.make_node("Bernoulli", ["x"], ["unused"]))
+    as_onnxruntime(saved(tmp_path, model), {"n": 2})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"mode": "linear", "antialias": 1}, "Resize is not read with antialias=1"),
+        ({"mode": "nearest", "nearest_mode": "ceil"}, "Resize with nearest is not read"),
+        ({"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}, "is not read"),
+    ],
+)
+def test_attributes_that_change_the_meaning_are_refused(
+    tmp_path: Path, attributes: Any, said: str
+) -> None:
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], **attributes)
+    scales = {"s": np.array([1, 1, 2, 2], np.float32)}
+    assert said in refused(
+        saved(tmp_path, made([node], {"x": ("float", [1, 1, 4, 4])}, ["y"], scales))
+    )
+
+
+@pytest.mark.parametrize("opset", [11, 12, 24])
+def test_other_opsets_are_refused(tmp_path: Path, opset: int) -> None:
+    model = add_one()
+    model.opset_import[0].version = opset
+    message = refused(saved(tmp_path, model))
+    assert f"opset {opset} is not read, 13 to 23 are" in message and "convert_version" in message
+
+
+def test_types_that_are_not_read_are_named(tmp_path: Path) -> None:
+    model = add_one()
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT16
+    assert "is of type uint16, which is not read" in refused(saved(tmp_path, model))
+    model = add_one()
+    sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None)
+    model.graph.input[0].CopyFrom(sequence)
+    assert "is of sequence, not a tensor" in refused(saved(tmp_path, model))
+
+
+def test_functions_are_inlined(tmp_path: Path) -> None:
+    body = [helper.make_node("Add", ["a", "a"], ["b"])]
+    twice = helper.make_function("own", "Twice", ["a"], ["b"], body, [helper.make_opsetid("", 18)])
+    node = helper.make_node("Twice", ["x"], ["y"], domain="own")
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+    )
+    ids = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    model = helper.make_model(graph, opset_imports=ids, functions=[twice], ir_version=8)
+    as_onnxruntime(saved(tmp_path, model), {"n": 3})
+
+
+# --- broken and hostile files ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"something", os.urandom(300), b"\x08\x08\x12"])
+def test_what_is_no_onnx_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    assert "TC131" in refused(path)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.95])
+def test_a_file_that_ends_early_is_refused(tmp_path: Path, part: float) -> None:
+    path = saved(tmp_path, exporters_view())
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    assert "TC131" in refused(path)
+
+
+def test_a_cycle_is_refused_with_its_node(tmp_path: Path) -> None:
+    model = add_one()
+    model.graph.node[0].input[0] = "z"
+    model.graph.node.append(helper.make_node("Neg", ["y"], ["z"], name="/back"))
+    assert "TC131" in refused(saved(tmp_path, model))
+
+
+def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
+    model = add_one()
+    model.graph.node.append(helper.make_node("Neg", ["x"], ["y"], name="/again"))
+    assert "TC131" in refused(saved(tmp_path, model))
+
+
+def with_external(folder: Path) -> Path:
+    weight = np.arange(4096, dtype=np.float32).reshape(4, 1024)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = made([node], {"x": ("float", ["n", 4])}, ["y"], {"w": weight})
+    path = folder / "net.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    return path
+
+
+def test_external_data_is_read(tmp_path: Path) -> None:
+    path = with_external(tmp_path)
+    first = as_onnxruntime(path, {"n": 3})
+    (tmp_path / "w.bin").write_bytes(bytes(4096 * 4))
+    assert open_onnx(path).sha256 != first.sha256, "the digest is that of both files"
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"location": "../w.bin"}, "not below the model's folder"),
+        ({"location": "a/../../w.bin"}, "not below the model's folder"),
+        ({"location": "/etc/hostname"}, "not below the model's folder"),
+        ({"location": ""}, "not below the model's folder"),
+        ({"location": "nul\0l"}, "not below the model's folder"),
+        ({"location": "none.bin"}, "No such file"),
+        ({"location": "link.bin"}, "no plain file"),
+        ({"location": "folder"}, "no plain file"),
+        ({"location": "pipe"}, "no plain file"),
+        ({"location": "w.bin", "length": "12"}, "has 12 bytes where its shape needs 16384"),
+        ({"location": "w.bin", "offset": "8"}, "which has 16384 bytes"),
+        ({"location": "w.bin", "offset": "-8"}, "has the offset '-8'"),
+        ({"location": "w.bin", "length": "9" * 30}, "has the length"),
+    ],
+)
+def test_external_data_from_elsewhere_is_refused(
+    tmp_path: Path, entries: dict[str, str], said: str
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    path = with_external(folder)
+    (tmp_path / "w.bin").write_bytes(bytes(4096 * 4))
+    (folder / "link.bin").symlink_to(tmp_path / "w.bin")
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")
+    model = onnx.load(path, load_external_data=False)
+    tensor = model.graph.initializer[0]
+    del tensor.external_data[:]
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    path.write_bytes(model.SerializeToString())
+    message = refused(path)
+    assert "TC131" in message and said in message
+
+
+def test_more_or_less_data_than_the_shape_says_is_refused(tmp_path: Path) -> None:
+    for dims in ([5], [2**40], [-1]):
+        model = add_one()
+        del model.graph.initializer[0].dims[:]
+        model.graph.initializer[0].dims.extend(dims)
+        assert "TC131" in refused(saved(tmp_path, model))
+
+
+def test_names_are_not_run_as_python(tmp_path: Path) -> None:
+    name = "x); import os; os.abort(); (x"
+    node = helper.make_node("Add", [name, name], ["y"], name="\nimport os; os.abort()")
+    model = made([node], {name: ("float", ["n"])}, ["y"])
+    opened = open_onnx(saved(tmp_path, model))
+    assert torch.equal(opened.module(torch.ones(2)), torch.full((2,), 2.0))
