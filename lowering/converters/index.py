@@ -85,6 +85,8 @@ def convert_index_select(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Te
 def convert_gather(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
     if not x.rank or not index.rank:
         raise Unsupported("of a tensor without axes")
+    if x.rank != index.rank:  # which torch takes where there is nothing to gather
+        raise Unsupported("with an index of another number of axes")
     axis = axis_of(dim, x.rank)
     safe = position_in(ctx, index, x.shape[axis], wraps=False)
 
