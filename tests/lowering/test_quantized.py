@@ -127,3 +127,54 @@ def test_a_product_reads_int8_weights_as_they_are(agree) -> None:
     assert not {"second", "fourth"} & kept.keys()
     large = [name for name, value in kept.items() if value.numel() > 1000]
     assert all(kept[name].dtype is torch.int8 for name in large)
+
+
+class QuantizedConv(nn.Module):
+    """A convolution between the ops that convert_pt2e puts around it: uint8 activations with one
+    scale, int8 weights with a scale for each channel, the bias in floats."""
+
+    def __init__(self, c_in: int, c_out: int, size: int, **options: Any) -> None:
+        super().__init__()
+        conv = nn.Conv2d(c_in, c_out, size, **options)
+        self.options = {"stride": conv.stride, "padding": conv.padding, "groups": conv.groups}
+        scales = conv.weight.detach().abs().amax((1, 2, 3)) / 127
+        zeros = torch.zeros(c_out, dtype=torch.int64)
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", zeros)
+        weight = ops.quantize_per_channel(conv.weight, scales, zeros, 0, -128, 127, torch.int8)
+        self.register_buffer("weight", weight.detach())
+        self.bias = conv.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = ops.dequantize_per_channel(
+            self.weight, self.scales, self.zeros, 0, -128, 127, torch.int8
+        )
+        return F.conv2d(x, weight, self.bias, **self.options)
+
+
+class QuantizedConvnet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = QuantizedConv(3, 16, 3, padding=1)
+        self.each = QuantizedConv(16, 16, 3, stride=2, padding=1, groups=16)
+        self.wide = QuantizedConv(16, 24, 1)
+        self.same = QuantizedConv(24, 24, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        small = self.between(x, 0.031, 128)
+        y = self.between(self.stem(small).relu(), 0.012, 0)
+        y = self.between(self.wide(self.each(y)), 0.009, 113)
+        y = self.between((self.same(y) + y).relu(), 0.011, 0)
+        return y.mean((2, 3)), ops.quantize_per_tensor(y, 0.02, 0, 0, 255, torch.uint8)
+
+    @staticmethod
+    def between(x: torch.Tensor, scale: float, zero: int) -> torch.Tensor:
+        small = ops.quantize_per_tensor(x, scale, zero, 0, 255, torch.uint8)
+        return ops.dequantize_per_tensor(small, scale, zero, 0, 255, torch.uint8)
+
+
+def test_a_convnet_of_int8(agree) -> None:
+    torch.manual_seed(0)
+    calls = [(torch.randn(n, 3, h, w),) for n, h, w in ((2, 12, 10), (1, 7, 9), (3, 16, 16))]
+    # No sum lies so near the middle of two steps of a quantizer that the order of its terms decides.
+    agree(QuantizedConvnet(), *calls, dynamic=({0: AUTO, 2: AUTO, 3: AUTO},), tolerance=1e-4)
