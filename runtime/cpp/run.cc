@@ -1,4 +1,4 @@
-// A host program without Python: `tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER`.
+// A host program without Python: `tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub]`.
 //
 // Inputs are .npy files, or the values of inputs that were fixed at export (None, True, 3, text).
 // Outputs go to FOLDER as .npy, by their paths, or as text on stdout. Exit statuses as `tcexport run`.
@@ -57,9 +57,7 @@ ffi::Tensor ReadNpy(const std::string& path) {
     }
   if (after("fortran_order").find("True") < 3 && shape.size() > 1)
     throw Usage(path + " is in Fortran's order; write numpy.ascontiguousarray(x)");
-  ffi::Tensor made = ffi::Tensor::FromNDAlloc(tcexport::detail::HostMemory(),
-                                              ffi::ShapeView(shape.data(), shape.size()),
-                                              found->second, DLDevice{kDLCPU, 0});
+  ffi::Tensor made = tcexport::detail::Empty(shape, found->second);
   size_t size = tcexport::detail::BytesOf(made);
   if (data.size() - begin != size) throw Usage(path + ": its shape and its bytes do not agree");
   std::memcpy(made.data_ptr(), data.data() + begin, size);
@@ -99,12 +97,18 @@ tcexport::Plain PlainOf(const std::string& text) {
 }
 
 int Run(const std::vector<std::string>& typed) {
-  if (typed.empty()) throw Usage("tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER");
+  if (typed.empty()) throw Usage("tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub]");
   tcexport::Arguments arguments;
   std::string folder;
+  tcexport::Options options;
   for (size_t at = 1; at < typed.size(); ++at) {
     if (typed[at] == "-o" && at + 1 < typed.size()) {
       folder = typed[++at];
+      continue;
+    }
+    if (typed[at] == "--key" && at + 1 < typed.size()) {
+      if (!options.require_signature) options.require_signature.emplace();
+      options.require_signature->push_back(typed[++at]);
       continue;
     }
     size_t equals = typed[at].find('=');
@@ -116,8 +120,9 @@ int Run(const std::vector<std::string>& typed) {
     else
       arguments.emplace(name, PlainOf(value));
   }
-  tcexport::Model model(typed[0]);
-  for (const auto& [path, value] : model(arguments)) {
+  tcexport::Model model(typed[0], options);
+  tcexport::Session session(model);  // of a model without state, too
+  for (const auto& [path, value] : session(arguments)) {
     if (const auto* tensor = std::get_if<ffi::Tensor>(&value)) {
       std::cout << path << ": " << tcexport::detail::DtypeName(tensor->dtype()) << " [";
       for (int axis = 0; axis < tensor->ndim(); ++axis)
@@ -142,6 +147,9 @@ int main(int count, char** words) {
   } catch (const tcexport::GuardError& error) {
     std::cerr << error.what() << "\n";
     return 4;
+  } catch (const tcexport::UsageError& error) {
+    std::cerr << error.what() << "\n";
+    return 2;
   } catch (const Usage& error) {
     std::cerr << error.what() << "\n";
     return 2;

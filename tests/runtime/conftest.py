@@ -18,6 +18,7 @@ from .bundles import (
     multiply_and_sizes,
     pack,
 )
+from .hosts import build_hosts, guarded_bundle
 
 WEIGHT = np.arange(4, dtype=np.float32)
 TABLE = np.arange(512 * 8, dtype=np.float32).reshape(512, 8)
@@ -73,3 +74,17 @@ def parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("parallel") / "m.tcpkg"
     code = compiled(multiply_and_sizes, parallel=True)
     return pack(path, contract, {"x86-64-v3": code}, sizes=("n",), results=2)
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example program in C++; beside it libtcexport.so, and the one in C."""
+    folder = tmp_path_factory.mktemp("host")
+    build_hosts(folder)
+    return folder / "tcexport_run"
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory, code: bytes) -> Path:
+    """``x[n, 4] + WEIGHT`` in a contract with something of every kind."""
+    return guarded_bundle(tmp_path_factory.mktemp("guarded") / "guarded.tcpkg", code, WEIGHT)

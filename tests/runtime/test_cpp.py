@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,64 +15,26 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-import tcexport.runtime
-from tcexport.artifacts import contract, manifest
+import tcexport
+from tcexport.artifacts import contract, manifest, states
 from tcexport.artifacts.container import open_bundle
-from tcexport.artifacts.contract import (
-    Fixed,
-    Guard,
-    IndexGuard,
-    Part,
-    SizeOutput,
-    TensorInput,
-    TensorOutput,
-    TupleNode,
-    ValueSource,
-)
+from tcexport.artifacts.contract import TensorInput, TensorOutput
 from tcexport.artifacts.errors import TcexportError
-from tcexport.artifacts.manifest import Entry
+from tcexport.artifacts.external import move_outside
+from tcexport.artifacts.manifest import Entry, Variant
 from tcexport.runtime import load
 
-from .bundles import GIVEN, LINE, contract_of, dim, pack, runtime_library
+from .bundles import contract_of, dim, pack, runtime_library
 from .conftest import TABLE, WEIGHT
+from .hosts import CPP, VIOLATIONS, Inputs, call, put
+from .test_signature import Key, signed_by
 
-CPP = Path(tcexport.runtime.__file__).parent / "cpp"
 KEPT = Path(__file__).parents[1] / "compatibility" / "2026-11-30"
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler here")
-
-
-@pytest.fixture(scope="session")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example program, built with cmake where it is there."""
-    build = tmp_path_factory.mktemp("host")
-    if shutil.which("cmake"):
-        configure = ["cmake", "-S", CPP, "-B", build, f"-DPython_EXECUTABLE={sys.executable}"]
-        commands = [configure, ["cmake", "--build", build]]
-    else:
-
-        def ask(option: str) -> str:
-            asked = [sys.executable, "-m", "tvm_ffi.config", option]
-            return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-
-        library = ask("--libfiles")
-        version = importlib.metadata.version("apache-tvm-ffi")
-        commands = [
-            [
-                *("c++", "-std=c++17", "-O1", f"-I{CPP}", f'-DTCEXPORT_FFI_VERSION="{version}"'),
-                *("-isystem", ask("--includedir"), "-isystem", ask("--dlpack-includedir")),
-                *(CPP / "run.cc", "-o", build / "tcexport_run", library, "-ldl"),
-                f"-Wl,-rpath,{Path(library).parent}",
-            ]
-        ]
-    for command in commands:
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build / "tcexport_run"
-
-
-Inputs = dict[str, Any]
 
 
 class Both:
@@ -85,7 +46,7 @@ class Both:
     def __call__(self, path: Path, inputs: Inputs) -> str:
         """The text of the refusal, "" where there was none."""
         try:
-            values: Any = load(path)(**inputs)
+            values: Any = load(path).session()(**inputs)
             expected = ""
         except TcexportError as error:
             expected = str(error)
@@ -104,7 +65,7 @@ class Both:
         assert done.stderr.strip() == expected
         if expected:
             code = expected.partition("[")[2][:3]
-            assert done.returncode == {"TC3": 4, "TC4": 3, "TC6": 5}[code]
+            assert done.returncode == {"TC0": 2, "TC3": 4, "TC4": 3, "TC6": 5}[code]
             return expected
         assert done.returncode == 0
         if isinstance(values, dict):
@@ -141,55 +102,6 @@ def kept(name: str, folder: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def guarded(tmp_path_factory: pytest.TempPathFactory, code: bytes) -> Path:
-    """``x[n, 4] + WEIGHT`` in a contract with something of every kind."""
-    dims = [
-        dim("n", 0, 0, 1, 40),
-        dim("m", 1, 0, 2, 20, scale=2, offset=1, step=2, step_from=GIVEN),
-    ]
-    k = msgspec.structs.replace(dims[0], name="k", source=ValueSource(3), lo=-5, hi=5)
-    terms = contract_of(
-        {
-            "x": TensorInput("x", "float32", ("n", 4)),
-            "y": TensorInput("y", "float64", (("+", ("*", 2, "m"), 1), ("max", "n", "m"))),
-            "ids": TensorInput("ids", "int32", ("n", 3)),
-            "k": TensorInput("k", "int64", ()),
-            "mode": Fixed.of("mode", "mean"),
-            "level": Fixed.of("level", 3),
-        },
-        [
-            TensorOutput("out", "float32", ("n", 4), 0),
-            SizeOutput("size", ("-", ("*", "n", "k"), ("%", "m", 3))),
-            Fixed.of("text", "done"),
-        ],
-        [*dims, k],
-        guards=(
-            Guard(("or", ("!=", "n", 7), ("<=", ("//", "m", 2), 3)), LINE),
-            Guard(("not", ("and", (">", "n", 30), ("<", "k", 0))), LINE),
-            Guard((">", ("//", "n", ("+", "k", 5)), -1), GIVEN),  # no value where k is -5
-        ),
-        index_guards=(IndexGuard(2, ("-", 0, "n"), ("-", "n", 1), LINE, (Part(1, 1, 3),)),),
-    )
-    path = tmp_path_factory.mktemp("guarded") / "guarded.tcpkg"
-    entry = Entry("main", (0,), (), ("w",), 1)
-    assert isinstance(terms.result, TupleNode)
-    return pack(path, terms, {"x86-64-v3": code}, {"w": WEIGHT}, entry=entry)
-
-
-def call(n: int, m: int, value: int, **more: Any) -> Inputs:
-    """A call with n and m as sizes, and k as a value; ``more`` replaces arguments."""
-    x = np.arange(n * 4, dtype=np.float32).reshape(n, 4)
-    y = np.ones((max(2 * m + 1, 0), max(n, m, 0)))
-    ids = np.full((n, 3), n - 1, np.int32)
-    return {"x": x, "y": y, "ids": ids, "k": np.array(value), "mode": "mean", "level": 3, **more}
-
-
-def put(array: np.ndarray, at: Any, value: int) -> np.ndarray:
-    array[at] = value
-    return array
-
-
 # --- the same format ------------------------------------------------------------------------------
 
 
@@ -201,6 +113,7 @@ def put(array: np.ndarray, at: Any, value: int) -> np.ndarray:
         *(contract.ValueSource, contract.Parameter, contract.TensorInput, contract.Fixed),
         *(contract.Guard, contract.IndexGuard, contract.Part, contract.ComputedGuard),
         *(contract.TensorOutput, contract.SizeOutput, contract.Origin),
+        *(manifest.Variant, states.StateTensor),
     ],
 )
 def test_the_host_knows_every_field_of_the_format(kind: Any) -> None:
@@ -245,32 +158,7 @@ def test_the_same_numbers_of_real_exports(both: Both, tmp_path: Path, name: str)
 # --- the same refusals ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("inputs", "wanted"),
-    [
-        (call(0, 4, 0), "TC301"),
-        (call(41, 4, 0), "TC301"),
-        (call(3, 5, 0), "TC301"),
-        (call(3, 4, 6), "TC301"),
-        (call(3, 4, 0, x=np.ones((3, 5), np.float32)), "TC306"),
-        (call(3, 4, 0, x=np.ones((3, 4))), "TC304"),
-        (call(3, 4, 0, x=np.ones(3, np.float32)), "TC305"),
-        (call(3, 4, 0, y=np.ones((10, 4))), "TC306"),
-        (call(3, 4, 0, y=np.ones((9, 5))), "TC306"),
-        (call(3, 4, 0, ids=np.zeros((2, 3), np.int32)), "TC306"),
-        (call(3, 4, 0, k=np.array([1, 2])), "TC305"),
-        (call(7, 8, 0), "TC307"),
-        (call(31, 4, -1), "TC307"),
-        (call(3, 4, -5), "TC307"),
-        (call(3, 4, 0, ids=put(np.zeros((3, 3), np.int32), (1, 2), 3)), "TC309"),
-        (call(3, 4, 0, ids=put(np.zeros((3, 3), np.int32), (2, 1), -4)), "TC309"),
-        (call(3, 4, 0, mode="sum"), "TC308"),
-        (call(3, 4, 0, level=4), "TC308"),
-        (call(3, 4, 0, level=True), "TC308"),
-        (call(3, 4, 0, level=None), "TC308"),
-        (call(3, 4, 0, x="text"), "TC303"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "wanted"), VIOLATIONS)
 def test_the_same_refusals(both: Both, guarded: Path, inputs: Inputs, wanted: str) -> None:
     if wanted == "TC303":  # what is no tensor has other words in each language
         done = subprocess.run(
@@ -366,3 +254,137 @@ def test_another_version_of_the_ffi_is_refused(host: Path, added: Path, tmp_path
     )  # fmt: skip
     done = subprocess.run([host, path, "x=1"], capture_output=True, text=True)
     assert done.returncode == 3 and "built for apache-tvm-ffi 0.1.99, found" in done.stderr
+
+
+# --- what else a bundle may be ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def ranges(tmp_path_factory: pytest.TempPathFactory, code: bytes) -> Path:
+    """``x[n, 4] + WEIGHT`` by variants: one for n in 1..8, one for n in 16..64."""
+
+    def terms(low: int, high: int) -> contract.Contract:
+        return contract_of(
+            {"x": TensorInput("x", "float32", ("n", 4))},
+            [TensorOutput("out", "float32", ("n", 4), 0)],
+            [dim("n", 0, 0, low, high)],
+        )
+
+    entry = Entry("main", (0,), (), ("w",), 1)
+    variants = (Variant("few", entry, terms(1, 8)), Variant("many", entry, terms(16, 64)))
+    return pack(
+        tmp_path_factory.mktemp("ranges") / "ranges.tcpkg",
+        terms(1, 64),
+        {"x86-64-v3": code},
+        {"w": WEIGHT},
+        entry=entry,
+        variants=variants,
+    )
+
+
+def test_variants_take_their_calls_and_refuse_the_others_alike(both: Both, ranges: Path) -> None:
+    codes = {}
+    for n in (0, 1, 8, 9, 15, 16, 64, 65):
+        codes[n] = both(ranges, {"x": np.random.rand(n, 4).astype(np.float32)})[1:6]
+    assert codes == {
+        0: "TC301", 1: "", 8: "", 9: "TC320", 15: "TC320", 16: "", 64: "", 65: "TC301"
+    }  # fmt: skip
+
+
+def test_weights_beside_the_bundle(both: Both, added: Path, tmp_path: Path) -> None:
+    path = tmp_path / "outside.tcpkg"
+    beside = move_outside(added, path)
+    assert beside is not None
+    x = {"x": np.ones((2, 4), np.float32)}
+    assert both(path, x) == ""
+    data = beside.read_bytes()
+    beside.write_bytes(data[:-1])
+    assert "bytes, and" in both(path, x)
+    beside.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert both(path, x).startswith("error[TC402] ")
+    beside.unlink()
+    assert both(path, x).startswith("error[TC410] ")
+
+
+class Counter(nn.Module):
+    """Adds to its state, and looks up a place in a table that it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+        self.register_buffer("calls", torch.tensor(7))
+        self.register_buffer("table", torch.arange(6.0))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.total += x.sum(0)
+        self.calls += 1
+        return self.total.clone(), self.calls.clone(), self.table[at * 2]
+
+
+@pytest.fixture(scope="session")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("counter") / "counter.tcpkg"
+    tcexport.export(
+        Counter().eval(),
+        (torch.ones(3, 4), torch.tensor([1])),
+        axes={"x": ("n", None), "at": (None,)},
+        dynamic={"n": (1, 8)},
+        out=path,
+        targets=("cpu:x86-64-v3",),
+    )
+    return path
+
+
+def test_a_model_with_state_gives_the_same(both: Both, counter: Path) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    assert both(counter, {"x": x, "at": np.array([2])}) == ""
+    assert both(counter, {"x": x, "at": np.array([3])}).startswith("[TC309] ")
+    assert both(counter, {"x": x[:0], "at": np.array([3])}).startswith("[TC301] ")
+
+
+def test_signatures_are_verified_alike(host: Path, added: Path, tmp_path: Path) -> None:
+    path, mine, other = tmp_path / "m.tcpkg", Key(tmp_path, "mine"), Key(tmp_path, "other")
+    shutil.copy(added, path)
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    revoking = tmp_path / "revoking"
+
+    def answer(*keys: Path) -> str:
+        """What both say, the first line of it; "" where the bundle is trusted."""
+        try:
+            load(path, require_signature=list(keys))
+            expected = ""
+        except TcexportError as error:
+            expected = str(error)
+        asked = [word for key in keys for word in ("--key", key)]
+        done = subprocess.run(
+            [host, path, f"x={tmp_path / 'x.npy'}", *asked], capture_output=True, text=True
+        )
+        assert done.returncode == (
+            0 if not expected else 2 if expected.startswith("error[TC01") else 3
+        )
+        assert done.stderr.strip() == expected
+        return expected.partition("\n")[0]
+
+    assert "[TC408] " in answer(mine.public)
+    signed_by(path, mine)
+    assert answer(mine.public) == answer(other.public, mine.public) == ""
+    assert "not signed by a trusted key" in answer(other.public)
+    assert "private key" in answer(mine.private)
+    assert "[TC014] cannot read" in answer(tmp_path / "nowhere")
+    good = path.with_name("m.tcpkg.sig").read_bytes()
+    for line, code in (
+        (f"revoked {mine.id} lost", "TC409"),
+        (f"revoked {'0' * 64}", ""),
+        (f"# revoked {mine.id}", ""),
+        ("revoked xyz", "TC014"),
+    ):
+        revoking.write_text(f"{line}\n{mine.public.read_text()}")
+        assert f"[{code}]" in answer(revoking) if code else not answer(revoking)
+    signed_by(path, other)
+    assert answer(mine.public) == answer(other.public) == ""
+    forged = good.replace(b'"value": "', b'"value": "AAAA', 1)
+    path.with_name("m.tcpkg.sig").write_bytes(forged)
+    assert "is not valid" in answer(mine.public)
+    path.with_name("m.tcpkg.sig").write_bytes(good)
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    assert "of other bytes" in answer(mine.public)

@@ -1,6 +1,7 @@
 // What a manifest says (artifacts/contract.py, artifacts/manifest.py).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -88,16 +89,19 @@ struct ComputedGuard {
   Origin origin;
 };
 
-struct Target {
-  std::string name, system, machine, level, libc, library;
-};
-
 struct Runtime {
   std::string system, machine, version, ffi, library;
 };
 
-struct Manifest {
-  std::string model, function;
+/// A tensor that the compiled code takes between the sizes and the weights, and writes to.
+struct StateTensor {
+  std::string name, dtype, initial;  // initial: a tensor of the weights, or "" for zeros
+  std::vector<int64_t> shape;
+};
+
+/// A contract, and how the function that keeps it is called.
+struct Terms {
+  std::string name;                  // of a variant
   std::vector<Dim> dims;
   std::set<size_t> optional;  // inputs that a call may leave out
   std::vector<Input> inputs;
@@ -105,12 +109,11 @@ struct Manifest {
   std::vector<IndexGuard> index_guards;
   std::vector<ComputedGuard> computed_guards;
   std::vector<Output> outputs;
+  std::string function;
   std::vector<size_t> taken;
   std::vector<Expr> sizes;
   std::vector<std::string> weights;
-  std::vector<Target> targets;
-  std::vector<Runtime> runtimes;
-  std::map<std::string, std::pair<uint64_t, std::string>> members;
+  bool whole = true;  // the contract is the bundle's own
 
   std::string Serves() const {
     std::vector<std::string> parts;
@@ -118,6 +121,38 @@ struct Manifest {
     return Join(parts, ", ");
   }
 };
+
+struct Target {
+  std::string name, system, machine, level, libc, library;
+  std::vector<Terms> own;  // one, where it is called in a way of its own
+};
+
+struct Member {
+  uint64_t size = 0;
+  std::string sha256;
+};
+
+struct Manifest {
+  std::string model;
+  Terms terms;                // what the bundle serves as a whole
+  std::vector<Terms> routes;  // the code, in the order in which it is tried: one, or the variants
+  std::vector<StateTensor> states;
+  std::vector<Target> targets;
+  std::vector<Runtime> runtimes;
+  std::map<std::string, Member> members;
+  std::string beside;  // the file beside the bundle that holds the weights, if they are there
+
+  bool HasWeights() const {
+    auto initial = [](const StateTensor& state) { return !state.initial.empty(); };
+    auto taking = [](const Terms& route) { return !route.weights.empty(); };
+    for (const Target& target : targets)
+      if (std::any_of(target.own.begin(), target.own.end(), taking)) return true;
+    return std::any_of(states.begin(), states.end(), initial) ||
+           std::any_of(routes.begin(), routes.end(), taking);
+  }
+};
+
+constexpr const char* kWeights = "weights.safetensors";
 
 inline size_t Index(const Json& data, size_t count) {
   int64_t index = data.Int();
@@ -133,23 +168,11 @@ inline void Leaves(const Json& node, std::set<size_t>* into, size_t count) {
   }
 }
 
-inline Manifest ReadManifest(const Json& data) {
-  const Json* external = data.Find("external_weights");
-  if (external && !external->null())
-    throw Malformed("the weights lie beside the bundle, which this reader does not open");
-  const Json* states = data.Find("states");
-  if (states && !states->Items().empty())
-    throw Malformed("it keeps state from call to call, which this host does not serve");
-  const Json* variants = data.Find("variants");
-  if (variants && !variants->null() && !variants->Items().empty())
-    throw Malformed("it has variants, which this host does not serve");
-  data.Only({"states", "variants", "memory", "format_version", "model", "contract", "entry", "targets", "runtimes", "provenance",
-             "members", "parameters", "external_weights"});
-  Manifest made;
-  made.model = data["model"].String();
-  const Json& contract = data["contract"].Only({"dims", "parameters", "inputs", "guards",
-                                                "index_guards", "outputs", "result",
-                                                "computed_guards"});
+inline Terms ReadTerms(const Json& contract, const Json& entry) {
+  Terms made;
+  contract.Only({"dims", "parameters", "inputs", "guards", "index_guards", "outputs", "result",
+                 "computed_guards"});
+  entry.Only({"function", "inputs", "sizes", "weights", "results", "into", "given"});
   std::set<std::string> names;
   for (const Json& dim : contract["dims"].Items()) names.insert(dim["name"].String());
   auto expr = [&](const Json& each) { return Expr::From(each, names); };
@@ -234,8 +257,6 @@ inline Manifest ReadManifest(const Json& data) {
     guard.origin = Origin::From(each["origin"]);
     made.computed_guards.push_back(guard);
   }
-  const Json& entry = data["entry"].Only({"function", "inputs", "sizes", "weights", "results",
-                                           "into", "given"});
   made.function = entry["function"].String();
   for (const Json& each : entry["inputs"].Items()) made.taken.push_back(tensor_at(each));
   made.sizes = shape(entry["sizes"]);
@@ -258,15 +279,92 @@ inline Manifest ReadManifest(const Json& data) {
     }
     made.outputs.push_back(output);
   }
+  return made;
+}
+
+/// The variants; as in Python, each takes the calls of the bundle, with dims from the same places.
+inline std::vector<Terms> ReadRoutes(const Json& data, const Terms& terms) {
+  const Json* variants = data.Find("variants");
+  if (!variants || variants->Items().empty()) return {terms};
+  std::vector<Terms> routes;
+  std::set<std::string> names;
+  for (const Json& each : variants->Items()) {
+    each.Only({"name", "entry", "contract"});
+    const Json* own = each.Find("contract");
+    bool whole = !own || own->null();
+    Terms route = ReadTerms(whole ? data["contract"] : *own, each["entry"]);
+    route.name = each["name"].String();
+    route.whole = whole;
+    bool alike = route.inputs.size() == terms.inputs.size() &&
+                 route.outputs.size() == terms.outputs.size();
+    for (size_t at = 0; alike && at < route.inputs.size(); ++at)
+      alike = route.inputs[at].path == terms.inputs[at].path &&
+              route.inputs[at].tensor == terms.inputs[at].tensor;
+    if (!alike || !names.insert(route.name).second || routes.size() == 256)
+      throw Malformed("variant '" + route.name + "' takes other calls than the bundle");
+    routes.push_back(std::move(route));
+  }
+  return routes;
+}
+
+inline std::vector<StateTensor> ReadStates(const Json& data) {
+  std::vector<StateTensor> states;
+  std::set<std::string> names;
+  const Json* rows = data.Find("states");
+  if (!rows) return states;
+  for (const Json& each : rows->Items()) {
+    each.Only({"name", "dtype", "shape", "initial"});
+    StateTensor state;
+    state.name = each["name"].String();
+    state.dtype = each["dtype"].String();
+    if (const Json* initial = each.Find("initial")) state.initial = initial->String();
+    Wide count = 1;
+    for (const Json& size : each["shape"].Items()) {
+      state.shape.push_back(size.Int());
+      count *= size.Int();
+      if (size.Int() < 0 || count > (Wide(1) << 62) || state.shape.size() > 32)
+        throw Malformed("state '" + state.name + "': shape out of bounds");
+    }
+    if (!names.insert(state.name).second) throw Malformed("two states with one name");
+    states.push_back(std::move(state));
+  }
+  return states;
+}
+
+/// Weights in a file beside the bundle, under the name that follows from their digest.
+inline void ReadBeside(const Json& data, Manifest* made) {
+  const Json* beside = data.Find("external_weights");
+  if (!beside || beside->null()) return;
+  beside->Only({"name", "size", "sha256"});
+  Member member{static_cast<uint64_t>((*beside)["size"].Int()), (*beside)["sha256"].String()};
+  made->beside = (*beside)["name"].String();
+  bool digest = member.sha256.size() == 64 &&
+                member.sha256.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!digest || (*beside)["size"].Int() <= 0 ||
+      made->beside != "weights-" + member.sha256.substr(0, 16) + ".safetensors")
+    throw Malformed("weights beside the bundle under the name '" + made->beside + "'");
+  if (!made->members.emplace(kWeights, member).second)
+    throw Malformed("the weights are inside and outside");
+}
+
+inline Manifest ReadManifest(const Json& data) {
+  data.Only({"states", "variants", "memory", "format_version", "model", "contract", "entry",
+             "targets", "runtimes", "provenance", "members", "parameters", "external_weights"});
+  Manifest made;
+  made.model = data["model"].String();
+  made.terms = ReadTerms(data["contract"], data["entry"]);
+  made.routes = ReadRoutes(data, made.terms);
+  made.states = ReadStates(data);
   for (const Json& each : data["targets"].Items()) {
     each.Only({"name", "system", "machine", "level", "libc", "library", "cuda", "entry"});
     const Json* cuda = each.Find("cuda");
     if (cuda && !cuda->null()) continue;  // code for a GPU: this host runs on the CPU
     const Json* own = each.Find("entry");
-    if (own && !own->null()) throw Malformed("a target that is called in a way of its own");
-    made.targets.push_back({each["name"].String(), each["system"].String(),
+    Target target{each["name"].String(), each["system"].String(),
                             each["machine"].String(), each["level"].String(),
-                            each["libc"].String(), each["library"].String()});
+                            each["libc"].String(), each["library"].String(), {}};
+    if (own && !own->null()) target.own.push_back(ReadTerms(data["contract"], *own));
+    made.targets.push_back(std::move(target));
   }
   for (const Json& each : data["runtimes"].Items()) {
     each.Only({"system", "machine", "version", "ffi", "library", "license", "cuda"});
@@ -280,6 +378,7 @@ inline Manifest ReadManifest(const Json& data) {
     if (size < 0) throw Malformed("a member of negative size");
     made.members[each["name"].String()] = {static_cast<uint64_t>(size), each["sha256"].String()};
   }
+  ReadBeside(data, &made);
   return made;
 }
 

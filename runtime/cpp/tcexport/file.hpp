@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,25 +88,39 @@ struct Span {
   std::string_view text() const { return {reinterpret_cast<const char*>(data), size}; }
 };
 
-/// A file mapped read-only, as long as it lives.
+/// A file mapped read-only, or read once into memory of the process, as long as this lives.
 class Mapped {
  public:
-  explicit Mapped(const std::string& path) {
+  /// Throws std::runtime_error with the reason why there is no such file.
+  Mapped(const std::string& path, bool in_memory) {
     int handle = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (handle < 0) NotABundle(path, Lower(std::strerror(errno)));
+    if (handle < 0) Fail(errno);
+    std::unique_ptr<int, void (*)(int*)> closing(&handle, [](int* each) { close(*each); });
     struct stat status {};
-    if (fstat(handle, &status) || !S_ISREG(status.st_mode) || status.st_size == 0) {
-      close(handle);
-      NotABundle(path, S_ISDIR(status.st_mode)   ? "it is a directory"
-                       : !S_ISREG(status.st_mode) ? "it is not a regular file"
-                                                  : "the file is empty");
+    if (fstat(handle, &status)) Fail(errno);
+    if (S_ISDIR(status.st_mode)) throw std::runtime_error("it is a directory");
+    if (!S_ISREG(status.st_mode)) throw std::runtime_error("it is not a regular file");
+    if (status.st_size == 0) throw std::runtime_error("the file is empty");
+    size_t size = static_cast<size_t>(status.st_size);
+    int flags = in_memory ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    int access = in_memory ? PROT_READ | PROT_WRITE : PROT_READ;
+    void* place = mmap(nullptr, size, access, flags, in_memory ? -1 : handle, 0);
+    if (place == MAP_FAILED) Fail(errno);
+    span_ = {static_cast<const uint8_t*>(place), size};
+    for (size_t at = 0; in_memory && at < size;) {
+      ssize_t count = read(handle, static_cast<uint8_t*>(place) + at, size - at);
+      int failed = errno;
+      if (count <= 0) munmap(place, size);
+      if (count < 0) Fail(failed);
+      if (count == 0) throw std::runtime_error("cut short while it was read");
+      at += static_cast<size_t>(count);
     }
-    span_.size = static_cast<size_t>(status.st_size);
-    void* place = mmap(nullptr, span_.size, PROT_READ, MAP_SHARED, handle, 0);
-    int failed = errno;
-    close(handle);
-    if (place == MAP_FAILED) NotABundle(path, Lower(std::strerror(failed)));
-    span_.data = static_cast<const uint8_t*>(place);
+    if (!in_memory) return;
+    mprotect(place, size, PROT_READ);
+    if (fstat(handle, &status) || static_cast<size_t>(status.st_size) != size) {
+      munmap(place, size);
+      throw std::runtime_error("it grew while it was read");
+    }
   }
   ~Mapped() { munmap(const_cast<uint8_t*>(span_.data), span_.size); }
   Mapped(const Mapped&) = delete;
@@ -112,10 +128,7 @@ class Mapped {
   const Span& span() const { return span_; }
 
  private:
-  static std::string Lower(std::string text) {
-    std::transform(text.begin(), text.end(), text.begin(), ::tolower);
-    return text;
-  }
+  [[noreturn]] static void Fail(int code) { throw std::runtime_error(Lower(std::strerror(code))); }
   Span span_;
 };
 

@@ -43,6 +43,15 @@ inline std::string DtypeName(DLDataType type) {
   }
 }
 
+/// The dtype of that name. Throws Malformed: there is none.
+inline DLDataType TypeOf(const std::string& name) {
+  for (uint8_t code : {kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLBool, kDLComplex, kDLFloat8_e4m3fn,
+                       kDLFloat8_e5m2})
+    for (uint8_t bits : {8, 16, 32, 64, 128})
+      if (DLDataType type{code, bits, 1}; DtypeName(type) == name) return type;
+  throw Malformed("unknown dtype '" + name + "'");
+}
+
 struct HostMemory {
   void AllocData(DLTensor* tensor) {
     size_t size = std::max<size_t>(ffi::GetDataSize(*tensor), 1);
@@ -79,6 +88,11 @@ void ForEach(const ffi::Tensor& tensor, const std::vector<int64_t>& from,
   }
 }
 
+inline ffi::Tensor Empty(const std::vector<int64_t>& shape, DLDataType type) {
+  return ffi::Tensor::FromNDAlloc(HostMemory(), ffi::ShapeView(shape.data(), shape.size()), type,
+                                  DLDevice{kDLCPU, 0});
+}
+
 inline size_t BytesOf(const ffi::Tensor& tensor) {
   return static_cast<size_t>(tensor.numel()) * ((tensor.dtype().bits * tensor.dtype().lanes + 7) / 8);
 }
@@ -90,8 +104,7 @@ inline const char* DataOf(const ffi::Tensor& tensor) {
 /// The same elements, contiguous, aligned, in memory of their own.
 inline ffi::Tensor Copy(const ffi::Tensor& tensor) {
   std::vector<int64_t> shape = ShapeOf(tensor);
-  ffi::Tensor made = ffi::Tensor::FromNDAlloc(HostMemory(), ffi::ShapeView(shape.data(), shape.size()),
-                                              tensor.dtype(), DLDevice{kDLCPU, 0});
+  ffi::Tensor made = Empty(shape, tensor.dtype());
   size_t width = (tensor.dtype().bits * tensor.dtype().lanes + 7) / 8;
   char* into = static_cast<char*>(made.data_ptr());
   ForEach(tensor, std::vector<int64_t>(shape.size(), 0), shape,

@@ -1,0 +1,237 @@
+// The plain C interface (tcexport.h) over the C++ host (tcexport.hpp).
+#include "tcexport.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tcexport.hpp"
+
+namespace ffi = tvm::ffi;
+using tcexport::Plain;
+
+struct tcexport_error {
+  std::string code, text, message;
+  tcexport_kind kind;
+};
+
+struct tcexport_model {
+  tcexport::Model model;
+  std::vector<std::string> inputs;
+};
+
+struct tcexport_session {
+  tcexport::Session session;
+};
+
+struct tcexport_results {
+  tcexport::Results held;
+  std::deque<DLTensor> tensors;
+  std::vector<tcexport_value> values;
+};
+
+namespace {
+
+tcexport_error* Refusal(const tcexport::Error& error, tcexport_kind kind) {
+  return new tcexport_error{error.code, error.what(), error.message, kind};
+}
+
+/// What `work` throws, as an error; NULL where it does not.
+template <typename F>
+tcexport_error* Guarded(F work) noexcept {
+  try {
+    work();
+    return nullptr;
+  } catch (const tcexport::UsageError& error) {
+    return Refusal(error, TCEXPORT_USAGE);
+  } catch (const tcexport::BundleError& error) {
+    return Refusal(error, TCEXPORT_BUNDLE);
+  } catch (const tcexport::GuardError& error) {
+    return Refusal(error, TCEXPORT_CALL);
+  } catch (const tcexport::InternalError& error) {
+    return Refusal(error, TCEXPORT_INTERNAL);
+  } catch (const std::bad_alloc&) {
+    return Refusal(tcexport::InternalError("the system has not enough memory", "TC602"),
+                   TCEXPORT_INTERNAL);
+  } catch (const std::exception& error) {
+    return Refusal(tcexport::InternalError(error.what()), TCEXPORT_INTERNAL);
+  }
+}
+
+[[noreturn]] void Malformed(const std::string& what) { throw tcexport::UsageError("TC008", what); }
+
+/// A view of the caller's tensor, for as long as a call lasts.
+ffi::Tensor Borrowed(const tcexport_value& value) {
+  const DLTensor* given = value.tensor;
+  if (!given || given->ndim < 0 || (given->ndim && !given->shape))
+    Malformed(std::string(value.path) + ": a tensor without a shape");
+  struct Holder {
+    DLManagedTensor managed{};
+    std::vector<int64_t> strides;
+  };
+  auto holder = std::make_unique<Holder>();
+  DLTensor& tensor = holder->managed.dl_tensor;
+  tensor = *given;
+  bool empty = false;
+  for (int axis = 0; axis < tensor.ndim; ++axis) {
+    if (tensor.shape[axis] < 0) Malformed(std::string(value.path) + ": a size below 0");
+    empty = empty || tensor.shape[axis] == 0;
+  }
+  if (!tensor.data && !empty) Malformed(std::string(value.path) + ": a tensor without data");
+  if (!tensor.strides) {
+    holder->strides.assign(static_cast<size_t>(tensor.ndim), 1);
+    for (int axis = tensor.ndim; axis-- > 1;)
+      holder->strides[axis - 1] = holder->strides[axis] * std::max<int64_t>(tensor.shape[axis], 1);
+    tensor.strides = holder->strides.data();
+  }
+  holder->managed.manager_ctx = holder.get();
+  holder->managed.deleter = [](DLManagedTensor* self) {
+    delete static_cast<Holder*>(self->manager_ctx);
+  };
+  return ffi::Tensor::FromDLPack(&holder.release()->managed);
+}
+
+Plain PlainOf(const tcexport_value& value) {
+  switch (value.type) {
+    case TCEXPORT_NONE: return Plain::None();
+    case TCEXPORT_BOOL: return Plain::Of(value.integer != 0);
+    case TCEXPORT_INT: return Plain::Of(value.integer);
+    case TCEXPORT_FLOAT: return Plain::Of(value.real);
+    case TCEXPORT_STR:
+      if (!value.text) Malformed(std::string(value.path) + ": a text of NULL");
+      return Plain::Of(value.text);
+    default: Malformed(std::string(value.path) + ": there is no such type of value");
+  }
+}
+
+void HaveName(const tcexport_value& value) {
+  if (!value.path) Malformed("a value without a path");
+}
+
+tcexport::Arguments ArgumentsOf(const tcexport_value* values, size_t count) {
+  tcexport::Arguments arguments;
+  for (size_t at = 0; at < count; ++at) {
+    const tcexport_value& value = values[at];
+    HaveName(value);
+    bool tensor = value.type == TCEXPORT_TENSOR;
+    auto argument = tensor ? tcexport::Argument(Borrowed(value)) : tcexport::Argument(PlainOf(value));
+    if (!arguments.emplace(value.path, std::move(argument)).second)
+      Malformed(std::string(value.path) + " is given twice");
+  }
+  return arguments;
+}
+
+tcexport_results* ResultsOf(tcexport::Results held) {
+  auto made = std::make_unique<tcexport_results>();
+  made->held = std::move(held);
+  for (const auto& [path, result] : made->held) {
+    tcexport_value value{path.c_str(), TCEXPORT_TENSOR, nullptr, 0, 0, nullptr};
+    if (const auto* tensor = std::get_if<ffi::Tensor>(&result)) {
+      made->tensors.push_back(*tensor->GetDLTensorPtr());
+      value.tensor = &made->tensors.back();
+    } else {
+      const Plain& plain = std::get<Plain>(result);
+      value.text = plain.text.c_str();
+      if (plain.type == "none") value.type = TCEXPORT_NONE;
+      if (plain.type == "str") value.type = TCEXPORT_STR;
+      if (plain.type == "bool") value.type = TCEXPORT_BOOL, value.integer = plain.text == "True";
+      if (plain.type == "int") {
+        value.type = TCEXPORT_INT;
+        errno = 0;
+        value.integer = std::strtoll(value.text, nullptr, 10);
+        if (errno) value.integer = 0;
+      }
+      if (plain.type == "float")
+        value.type = TCEXPORT_FLOAT, value.real = std::strtod(value.text, nullptr);
+    }
+    made->values.push_back(value);
+  }
+  return made.release();
+}
+
+}  // namespace
+
+int tcexport_abi(void) { return TCEXPORT_ABI; }
+
+const char* tcexport_error_code(const tcexport_error* error) { return error->code.c_str(); }
+const char* tcexport_error_text(const tcexport_error* error) { return error->text.c_str(); }
+const char* tcexport_error_message(const tcexport_error* error) { return error->message.c_str(); }
+tcexport_kind tcexport_error_kind(const tcexport_error* error) { return error->kind; }
+void tcexport_error_free(tcexport_error* error) { delete error; }
+
+size_t tcexport_results_count(const tcexport_results* results) { return results->values.size(); }
+const tcexport_value* tcexport_results_at(const tcexport_results* results, size_t index) {
+  return index < results->values.size() ? &results->values[index] : nullptr;
+}
+void tcexport_results_free(tcexport_results* results) { delete results; }
+
+tcexport_error* tcexport_load(const char* path, const tcexport_options* options,
+                              tcexport_model** model) {
+  return Guarded([&] {
+    if (!path) Malformed("the path of the bundle is NULL");
+    tcexport::Options asked;
+    if (options && options->threads) asked.threads = options->threads;
+    if (options && options->keys)
+      asked.require_signature.emplace(options->keys, options->keys + options->key_count);
+    tcexport::Model loaded(path, asked);
+    auto inputs = loaded.Inputs();
+    *model = new tcexport_model{std::move(loaded), std::move(inputs)};
+  });
+}
+
+void tcexport_model_free(tcexport_model* model) { delete model; }
+
+size_t tcexport_input_count(const tcexport_model* model) { return model->inputs.size(); }
+const char* tcexport_input_path(const tcexport_model* model, size_t index) {
+  return index < model->inputs.size() ? model->inputs[index].c_str() : nullptr;
+}
+
+tcexport_error* tcexport_call(tcexport_model* model, const tcexport_value* arguments, size_t count,
+                              tcexport_results** results) {
+  return Guarded([&] { *results = ResultsOf(model->model(ArgumentsOf(arguments, count))); });
+}
+
+tcexport_error* tcexport_session_new(const tcexport_model* model, tcexport_session** session) {
+  return Guarded([&] { *session = new tcexport_session{tcexport::Session(model->model)}; });
+}
+
+void tcexport_session_free(tcexport_session* session) { delete session; }
+
+tcexport_error* tcexport_session_call(tcexport_session* session, const tcexport_value* arguments,
+                                      size_t count, tcexport_results** results) {
+  return Guarded([&] { *results = ResultsOf(session->session(ArgumentsOf(arguments, count))); });
+}
+
+tcexport_error* tcexport_session_reset(tcexport_session* session) {
+  return Guarded([&] { session->session.Reset(); });
+}
+
+tcexport_error* tcexport_session_keep(tcexport_session* session, tcexport_results** state) {
+  return Guarded([&] {
+    tcexport::Results kept;
+    for (auto& [name, tensor] : session->session.Kept()) kept.emplace_back(name, tensor);
+    *state = ResultsOf(std::move(kept));
+  });
+}
+
+tcexport_error* tcexport_session_restore(tcexport_session* session, const tcexport_value* state,
+                                         size_t count) {
+  return Guarded([&] {
+    tcexport::State given;
+    for (size_t at = 0; at < count; ++at) {
+      HaveName(state[at]);
+      if (state[at].type != TCEXPORT_TENSOR)
+        throw tcexport::UsageError("TC324", std::string(state[at].path) + " is not a tensor");
+      if (!given.emplace(state[at].path, Borrowed(state[at])).second)
+        Malformed(std::string(state[at].path) + " is given twice");
+    }
+    session->session.Restore(given);
+  });
+}
