@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..artifacts.container import open_bundle
-from ..artifacts.signature import is_encrypted, sign, signature_path
+from ..artifacts.signature import is_encrypted, sign
 
 
 @click.command()
@@ -17,10 +17,12 @@ from ..artifacts.signature import is_encrypted, sign, signature_path
     "--key",
     required=True,
     type=click.Path(path_type=Path),
-    help="The private key, an Ed25519 key as PEM. Where it is encrypted, the passphrase is asked for.",
+    help="The private key as PEM: Ed25519, or P-256, P-384 or P-521 for the form of OpenSSF. Where it "
+    "is encrypted, the passphrase is asked for.",
 )
 def command(bundle: Path, key: Path) -> None:
-    """Sign BUNDLE: write BUNDLE.sig, or add a signature to it.
+    """Sign BUNDLE: write BUNDLE.sig, or add a signature to it (BUNDLE.sigstore.json by an elliptic
+    key).
 
     Every byte of the file is signed, and only a sound bundle is: its form and all digests are
     checked first.
@@ -36,5 +38,5 @@ def command(bundle: Path, key: Path) -> None:
     ) as opened:
         opened.verify()
         path = opened.path
-    name = sign(path, digests[0], key, passphrase)
-    click.echo(f"{signature_path(bundle)}: sha256 {digests[0].hex()}, signed by key {name}")
+    place, name = sign(path, digests[0], key, passphrase)
+    click.echo(f"{bundle.with_name(place.name)}: sha256 {digests[0].hex()}, signed by key {name}")

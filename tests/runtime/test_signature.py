@@ -57,7 +57,10 @@ def signed(added: Path, tmp_path: Path, key: Key) -> Path:
 
 
 def signed_by(path: Path, key: Key) -> None:
-    assert sign(path, hashlib.sha256(path.read_bytes()).digest(), key.private) == key.id
+    assert sign(path, hashlib.sha256(path.read_bytes()).digest(), key.private) == (
+        signature_path(path),
+        key.id,
+    )
 
 
 def refused(path: Path, keys: Any, code: str = "TC408") -> str:
@@ -196,7 +199,7 @@ def test_signing_again_after_a_change_drops_what_was_signed_before(
 
 
 def test_what_is_no_key_is_never_passed_over(signed: Path, key: Key, tmp_path: Path) -> None:
-    curve = ec.generate_private_key(ec.SECP256R1()).public_key()
+    curve = ec.generate_private_key(ec.SECP256K1()).public_key()
     pem = curve.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -205,7 +208,7 @@ def test_what_is_no_key_is_never_passed_over(signed: Path, key: Key, tmp_path: P
         ([], "no public key"),
         (b"", "no public key"),
         (f"revoked {key.id} x".encode(), "no public key"),
-        (pem, "not an Ed25519 key"),
+        (pem, "neither an Ed25519 key nor one on P-256"),
         (key.private, "private key"),
         (key.public.read_bytes() + b"revokd 12\n", "neither a PEM key nor"),
         (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "not a public key"),
