@@ -32,7 +32,9 @@ from .threads import POOLS, held_over_forks, set_pool_defaults
 
 _T = TypeVar("_T")
 
-_LOCK = held_over_forks()
+# Also around whatever takes locks of the loader or of TVM (libraries, virtual machines): a child that
+# was forked in the middle of it would find them taken for ever.
+LOADING = held_over_forks()
 _MARK = "runtime.NumThreads"  # a global function that every TVM runtime registers
 _SONAME = "libtvm_runtime.so"
 
@@ -56,7 +58,7 @@ def load_ffi() -> ModuleType:
 
     Torch can be imported before or afterwards as usual.
     """
-    with _LOCK:
+    with LOADING:
         if "tvm_ffi" in sys.modules:
             import tvm_ffi
 
@@ -179,7 +181,12 @@ def load_library(bundle: Bundle, member: str) -> Any:
             load it.
     """
     load = load_ffi().get_global_func("ffi.Module.load_from_file.so")
-    return _mapped(bundle, member, Path(member).name, lambda path: load(path, "so"))
+
+    def load_alone(path: str) -> Any:
+        with LOADING:
+            return load(path, "so")
+
+    return _mapped(bundle, member, Path(member).name, load_alone)
 
 
 # --- the TVM runtime --------------------------------------------------------------------------------
@@ -220,7 +227,7 @@ def load_runtime(bundle: Bundle, machine: Machine) -> None:
             )
         )
     digest = next(entry.sha256 for entry in bundle.manifest.members if entry.name == wanted.library)
-    with _LOCK:
+    with LOADING:
         set_pool_defaults()
         if not has_runtime():
             origin = _load_runtime(bundle, wanted, digest)
@@ -248,7 +255,7 @@ def load_cuda_runtime(bundle: Bundle, machine: Machine) -> None:
         BundleError: TC404, the bundle does not bring it, or the system cannot load it.
     """
     wanted = _for_machine(bundle, machine)
-    with _LOCK:
+    with LOADING:
         if load_ffi().get_global_func("device_api.cuda", allow_missing=True) is not None:
             return  # an imported tvm's
         if not wanted.cuda:

@@ -188,7 +188,10 @@ def _no_tensor(value: Any) -> str:
 
 
 def _see_numpy(array: np.ndarray) -> Seen:
-    if isinstance(array, np.ma.MaskedArray):
+    # Not np.ma, which numpy imports where it is first asked for: a child that was forked during that
+    # import would wait for it for ever.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked is not None and isinstance(array, masked):
         raise NotATensor("a masked array", "fill it: .filled(value)")
     plain = array.view(np.ndarray)
     dtype = plain.dtype

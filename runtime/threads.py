@@ -158,9 +158,10 @@ class ThreadPools:
         elif here.forked and count > 1:
             raise _left_behind(here.made)
         if not here.made:
-            configure(_BIG, self._largest, _cpus(self._largest))
-            here.made = self._largest
-            here.pool = find_pool(self.runtime)
+            with self._lock:  # the loader's lock is taken: not within a fork
+                configure(_BIG, self._largest, _cpus(self._largest))
+                here.made = self._largest
+                here.pool = find_pool(self.runtime)
         configure(_BIG, count, _cpus(count))
         here.count = count
 

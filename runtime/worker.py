@@ -8,7 +8,7 @@ from typing import Any
 
 from ..artifacts.manifest import Entry
 from .guards import Sizes
-from .library import load_ffi
+from .library import LOADING, load_ffi
 from .results import GivenResult, Spare
 from .tensors import Staging
 
@@ -72,17 +72,18 @@ class Worker:
 
     def __init__(self, code: Code, counts: Counts, given: Sequence[Sequence[GivenResult]]) -> None:
         ffi = load_ffi()
-        vm = code.library["vm_load_executable"]()
-        vm["vm_initialization"](*code.devices)
         self.given = given
-        self.functions = [
-            _bound(vm, entry.function, weights)
-            for entry, weights in zip(code.entries, code.weights, strict=True)
-        ]
-        self._into = [
-            _bound(vm, entry.into, weights) if results else None
-            for entry, weights, results in zip(code.entries, code.weights, given, strict=True)
-        ]
+        with LOADING:
+            vm = code.library["vm_load_executable"]()
+            vm["vm_initialization"](*code.devices)
+            self.functions = [
+                _bound(vm, entry.function, weights)
+                for entry, weights in zip(code.entries, code.weights, strict=True)
+            ]
+            self._into = [
+                _bound(vm, entry.into, weights) if results else None
+                for entry, weights, results in zip(code.entries, code.weights, given, strict=True)
+            ]
         self._results = [range(entry.results) for entry in code.entries]
         self.spare = [Spare(results) for results in given]
         self._array, self._shape = ffi.Array, ffi.Shape

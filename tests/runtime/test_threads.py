@@ -15,7 +15,10 @@ from tcexport.runtime.threads import ENVIRONMENT, thread_count, usable_cores
 
 from .test_library import python
 
+# numpy.testing is imported when it is first asked for: a child that is forked while another thread
+# imports a module hangs when it asks for the same one, whoever wrote it (CPython's locks of modules).
 USE = """
+import numpy.testing
 from tcexport.runtime import load
 x = np.ones((64, 64), np.float32)
 def call(model):
@@ -202,6 +205,64 @@ print(statuses)
 """
     )
     assert python(script, parallel) == "{1}"
+
+
+def test_loads_and_calls_import_nothing(parallel: Path) -> None:
+    """A child that was forked while another thread imported a module hangs where it asks for that one:
+    whatever a load or a call needs is there once tcexport.runtime is imported."""
+    script = (
+        USE
+        + """
+before = set(sys.modules)
+model = load(path, num_threads=2, serves={"n": (1, 8)})
+call(model)
+x = np.ones((64, 64), np.float32)
+model(x[:, ::-1], x)
+for arguments in ((x,), (x.astype(float), x), (x[:3], x[:4]), (1, "x"), ([1], None)):
+    try:
+        model(*arguments)
+    except Exception as error:
+        assert error.code.startswith("TC3"), error
+model.session()(x, x), model.metrics, model.release_memory()
+print(sorted(set(sys.modules) - before))
+"""
+    )
+    assert python(script, parallel) == "[]"
+
+
+def test_a_fork_waits_for_loads_and_machines_of_other_threads(parallel: Path) -> None:
+    """What takes locks of the loader or of TVM is never cut in two by a fork."""
+    script = (
+        USE
+        + """
+from tcexport.runtime import library, worker
+within = threading.Event()
+def loads():
+    with library.LOADING:
+        within.set()
+        time.sleep(0.5)
+        left.append(time.monotonic())
+import time
+left = []
+thread = threading.Thread(target=loads)
+thread.start()
+within.wait()
+child = os.fork()
+if child == 0:
+    os._exit(0)
+assert left and time.monotonic() >= left[0]
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+taken = []
+class Watched:
+    def __enter__(self): taken.append(sys._getframe(1).f_code.co_name); return kept.__enter__()
+    def __exit__(self, *error): return kept.__exit__(*error)
+kept, library.LOADING = library.LOADING, Watched()
+worker.LOADING = library.LOADING
+call(load(path, num_threads=2))
+print("load_alone" in taken, "__init__" in taken)
+"""
+    )
+    assert python(script, parallel).split() == ["0", "True", "True"]
 
 
 def test_without_a_way_to_start_workers_anew_a_fork_is_an_error_not_a_hang(parallel: Path) -> None:
