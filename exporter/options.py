@@ -15,9 +15,9 @@ from typing import Any
 
 from ..artifacts.contract import MAX_SIZE, PLAIN_TYPES, Plain
 from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.gpus import this_driver
 from ..artifacts.names import suggestions
 from ..artifacts.platforms import CUDA_ARCHITECTURES
-from ..lowering.cuda.devices import devices_here
 from ..lowering.targets import (
     CPU_TARGETS,
     DEFAULT_CPU_LEVELS,
@@ -263,10 +263,11 @@ def _architectures(value: str, parts: str) -> list[str]:
 
 def _native(value: str) -> list[str]:
     """The architectures of the GPUs of this machine."""
-    capabilities, why = devices_here()
-    if not capabilities:
-        raise _unknown_architecture(f"target {value!r}: no GPU on this machine, {why}")
-    names = sorted({f"sm_{major}{minor}" for major, minor in capabilities})
+    driver = this_driver()
+    if not driver.gpus:
+        why = driver.missing or f"the driver is there, but {driver.failed}"
+        raise _unknown_architecture(f"target {value!r}: no GPU on this machine: {why}")
+    names = sorted({"sm_{}{}".format(*gpu.capability) for gpu in driver.gpus})
     for name in names:
         if name not in CUDA_ARCHITECTURES:
             raise _unknown_architecture(

@@ -1,90 +1,20 @@
-"""The GPUs of this machine, as NVIDIA's driver tells, and which of a bundle's binaries they run.
-
-Asking the driver makes no context and takes no memory. Only bundles that hold GPU code ask.
-"""
+"""Which of a bundle's binaries a GPU of this machine runs. Only bundles that hold GPU code ask."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from ..artifacts.errors import BundleError, Diagnostic
+from ..artifacts.gpus import Driver, Gpu, dotted
 from ..artifacts.manifest import CudaCode, Target
 from ..artifacts.platforms import runs_on
 from .machine import Machine, unfit
 
-DRIVER = "libcuda.so.1"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_NO_DEVICE = 100
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One device. ``capability`` is its compute capability, ``memory`` its size in bytes."""
-
-    index: int
-    name: str
-    capability: tuple[int, int]
-    memory: int
-
-    def __str__(self) -> str:
-        return f"cuda:{self.index} is {self.name}, compute capability {_dotted(self.capability)}"
-
-
-@dataclass(frozen=True)
-class Driver:
-    """What the driver answers: the version of CUDA that it serves, and the devices that it shows.
-    ``missing`` says why there is no driver, and ``failed`` why it shows no devices."""
-
-    cuda: tuple[int, int] = (0, 0)
-    gpus: tuple[Gpu, ...] = ()
-    missing: str = ""
-    failed: str = ""
-
-
-def this_driver() -> Driver:
-    """Ask the driver of this machine."""
-    try:
-        library = ctypes.CDLL(DRIVER)
-    except OSError as error:
-        return Driver(missing=str(error))
-    status = library.cuInit(0)
-    version = ctypes.c_int()
-    library.cuDriverGetVersion(ctypes.byref(version))
-    cuda = (version.value // 1000, version.value % 1000 // 10)
-    if status:
-        what = "it shows no device" if status == _NO_DEVICE else _error_name(library, status)
-        return Driver(cuda, failed=what)
-    count = ctypes.c_int()
-    library.cuDeviceGetCount(ctypes.byref(count))
-    return Driver(cuda, tuple(_gpu(library, index) for index in range(count.value)))
-
-
-def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
-    device, memory = ctypes.c_int(), ctypes.c_size_t()
-    name = ctypes.create_string_buffer(256)
-    library.cuDeviceGet(ctypes.byref(device), index)
-    library.cuDeviceGetName(name, len(name), device)
-    library.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-    numbers = []
-    for attribute in (_MAJOR, _MINOR):
-        number = ctypes.c_int()
-        library.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
-        numbers.append(number.value)
-    text = name.value.decode(errors="replace")
-    return Gpu(index, text, (numbers[0], numbers[1]), memory.value)
-
-
-def _error_name(library: ctypes.CDLL, status: int) -> str:
-    name = ctypes.c_char_p()
-    library.cuGetErrorName(status, ctypes.byref(name))
-    return f"cuInit answers {name.value.decode() if name.value else status}"
 
 
 def device_index(device: str) -> int | None:
@@ -129,7 +59,7 @@ def choose_gpu(
         lowest = min(needed, key=_version)
         refuse(
             "TC422",
-            f"needs a driver for CUDA {lowest} or later, found one for CUDA {_dotted(driver.cuda)}",
+            f"needs a driver for CUDA {lowest} or later, found one for CUDA {dotted(driver.cuda)}",
             [str(gpu)],
             ["install a newer driver"],
         )
@@ -209,7 +139,3 @@ class _Refusal:
 def _version(text: str) -> tuple[int, int]:
     major, minor = text.split(".")
     return int(major), int(minor)
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import logging
 import os
 import sys
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..artifacts.container import Bundle, open_bundle
+from ..artifacts.container import open_bundle
 from ..artifacts.contract import (
     Contract,
     ContractError,
@@ -27,17 +26,18 @@ from ..artifacts.contract import (
 )
 from ..artifacts.errors import BundleError, Diagnostic, GuardError, InternalError, UsageError
 from ..artifacts.logs import log
-from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target
+from ..artifacts.manifest import Manifest, Target
 from ..artifacts.signature import TrustedKeys, key_list, verify_signature
-from ..artifacts.weights import WeightsError, read_weights
+from ..artifacts.weights import WeightsError
 from .asynchronous import AsyncCalls
 from .coverage import Serves, check_serves, parts_of
 from .explain import computed_violation, conditions, look
 from .guards import Sizes, compile_dispatch, compile_torch_dispatch
 from .library import load_ffi, load_library
 from .machine import this_machine
+from .mapped import map_weights
 from .memory import give_back, limited
-from .placement import place
+from .placement import Choice, bring, choose
 from .session import Session, initial_states, without_session
 from .short import MISS, Short, Way, for_numpy, for_torch
 from .shutdown import is_ending, wait_if_ending, watch
@@ -53,7 +53,6 @@ from .tensors import (
     device_name,
     empty_tensor,
     exporter_of,
-    from_bits,
     from_numpy,
     in_parts,
     to_numpy,
@@ -158,7 +157,7 @@ class Model:
         wait_if_ending()
         begun = time.perf_counter()
         self.num_threads = thread_count(num_threads)
-        self._async = AsyncCalls(self.num_threads)
+        self.async_calls = AsyncCalls(self.num_threads)
         bundle = open_bundle(path, accept=_signed_by(require_signature))
         self.path = bundle.path
         self.manifest: Manifest = bundle.manifest
@@ -166,12 +165,16 @@ class Model:
             self.manifest = pinned(self.manifest, variant, bundle.path)
         self.contract: Contract = self.manifest.contract
         self.states = self.manifest.states
+        machine = this_machine()
+        chosen = choose(bundle, device, machine)
         if memory_limit is not None:
+            if chosen.on_gpu:
+                raise _limit_of_a_gpu(memory_limit, chosen)
             self.contract = limited(self.contract, self.manifest, memory_limit, bundle.path)
         if serves is not None:
             check_serves(self.contract, serves, bundle.path, parts_of(self.manifest))
         try:
-            placement = place(bundle, device, this_machine())
+            placement = bring(bundle, chosen, machine)
             self.target: Target = placement.target
             self.fallback = placement.fallback
             self._gpu = gpu = placement.gpu
@@ -182,25 +185,13 @@ class Model:
             weights, span = (
                 ((gpu.weights.tensors,), gpu.weights.span)
                 if gpu
-                else _map_weights(bundle, self._routes)
+                else map_weights(bundle, [route.entry.weights for route in self._routes])
             )
             self._initial = initial_states(bundle)
         except (ContractError, WeightsError) as error:
             raise BundleError(
                 Diagnostic("TC401", f"{bundle.path} is not a bundle: {error}")
             ) from None
-        if gpu and memory_limit is not None:
-            raise UsageError(
-                Diagnostic(
-                    "TC008",
-                    f"memory_limit={memory_limit} is of the host's memory; {self.target.name} runs on "
-                    f"{device_name(gpu.device.place)}",
-                    tries=(
-                        "TCEXPORT_CUDA_POOL, the bytes that the GPU's pool keeps",
-                        "device='cpu'",
-                    ),
-                )
-            )
         vm = gpu.vm if gpu else ON_CPU
         entries = tuple(route.entry for route in self._routes)
         self._code = Code(load_library(bundle, self.target.library), entries, weights, vm)
@@ -301,7 +292,7 @@ class Model:
         that is cancelled while it waits is never made; one that runs goes on to its end, and its
         result is dropped. Arguments must not be written to until then.
         """
-        return await self._async.run(self, args, kwargs)
+        return await self.async_calls.run(self, args, kwargs)
 
     def warmup(
         self, sizes: Mapping[str, int] | Sequence[Mapping[str, int]] = ()
@@ -609,24 +600,12 @@ def _signed_by(keys: TrustedKeys | None) -> Callable[[Path, memoryview], object]
     return lambda path, data: verify_signature(path, hashlib.sha256(data).digest(), trusted)
 
 
-def _map_weights(
-    bundle: Bundle, routes: Sequence[Route]
-) -> tuple[tuple[tuple[Any, ...], ...], tuple[int, int]]:
-    """The weights that each route takes, as TVM tensors on the mapped file, and the addresses that
-    they lie in.
-
-    Raises:
-        WeightsError: a weight is not there, or the member is damaged.
-    """
-    names = [route.entry.weights for route in routes]
-    if not any(names):
-        return tuple(() for _ in names), (0, 0)
-    view = bundle.view(WEIGHTS_NAME)
-    found = read_weights(view)
-    missing = [name for each in names for name in each if name not in found]
-    if missing:
-        raise WeightsError(f"{WEIGHTS_NAME} has no tensor {missing[0]!r:.80}")
-    start = np.frombuffer(view, np.uint8).ctypes.data
-    tensors = {name: from_bits(*found[name]) for name in dict.fromkeys(itertools.chain(*names))}
-    weights = tuple(tuple(tensors[name] for name in each) for each in names)
-    return weights, (start, start + len(view))
+def _limit_of_a_gpu(limit: int, chosen: Choice) -> UsageError:
+    return UsageError(
+        Diagnostic(
+            "TC008",
+            f"memory_limit={limit} is of the host's memory; {chosen.target.name} runs on "
+            f"cuda:{chosen.gpu}",
+            tries=("TCEXPORT_CUDA_POOL, the bytes that the GPU's pool keeps", "device='cpu'"),
+        )
+    )

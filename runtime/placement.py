@@ -1,4 +1,5 @@
-"""Where a model runs: ``load(device=…)`` made a binary of the bundle and a device."""
+"""Where a model runs: ``load(device=…)`` made a binary of the bundle and a device, in two steps: what
+is refused for other reasons need not be verified or brought to a GPU before."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING
 from ..artifacts.container import Bundle
 from ..artifacts.contract import TensorInput
 from ..artifacts.errors import BundleError, Diagnostic
-from ..artifacts.manifest import WEIGHTS_NAME, Manifest, Target, entry_of
-from ..artifacts.weights import WeightsError, read_weights
+from ..artifacts.manifest import Manifest, Target, entry_of
 from .library import code_of, load_cuda_runtime, load_runtime
 from .machine import Machine, choose_target
+from .mapped import weights_of
 from .tensors import COMPLEX
 
 if TYPE_CHECKING:
@@ -22,24 +23,44 @@ _logger = logging.getLogger("tcexport.device")
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Where a bundle is to run; nothing of it was verified or loaded yet.
+
+    Attributes:
+        target: the binary.
+        gpu: the number of the GPU; None for the CPU.
+        fallback: why device="auto" took the CPU of a bundle that has a binary for GPUs.
+        or_cpu: the CPU will do, where the GPU turns out to have no room.
+    """
+
+    target: Target
+    gpu: int | None = None
+    fallback: BundleError | None = None
+    or_cpu: bool = False
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.gpu is not None
+
+
+@dataclass(frozen=True)
 class Placement:
-    """``gpu`` is None on the CPU; ``fallback`` says why device="auto" took the CPU of a bundle that
-    has a binary for GPUs."""
+    """``gpu`` is None on the CPU; ``fallback`` as in `Choice`."""
 
     target: Target
     gpu: OnGpu | None = None
     fallback: BundleError | None = None
 
 
-def place(bundle: Bundle, device: str, machine: Machine) -> Placement:
-    """Choose the binary and the device, verify the bundle, and bring its weights there.
+def choose(bundle: Bundle, device: str, machine: Machine) -> Choice:
+    """Choose the binary and the device.
 
     Args:
         device: "cpu", "cuda", "cuda:N", or "auto": the GPU where the bundle has a binary for it,
             else the CPU; where that is second choice, it is logged as a warning.
 
     Raises:
-        BundleError: TC407, no such device; TC404, TC420 to TC425, it cannot run there; TC402, TC405.
+        BundleError: TC407, no such device; TC404, TC420 to TC423, it cannot run there.
     """
     targets = bundle.manifest.targets
     on_gpu = any(target.cuda is not None for target in targets)
@@ -47,7 +68,7 @@ def place(bundle: Bundle, device: str, machine: Machine) -> Placement:
     if device == "cpu" or (device == "auto" and not on_gpu):
         if on_gpu and not on_cpu:
             raise _not_there(bundle, device, "GPUs alone", "device='cuda'")
-        return _on_cpu(bundle, machine)
+        return Choice(choose_target(targets, machine, bundle.path))
     from .gpu import device_index  # bundles for the CPU do without
 
     index = 0 if device == "auto" else device_index(device)
@@ -57,31 +78,51 @@ def place(bundle: Bundle, device: str, machine: Machine) -> Placement:
         )
     if not on_gpu:
         raise _not_there(bundle, device, "the CPU alone", "device='auto'")
+    or_cpu = device == "auto" and on_cpu
     try:
-        return _on_gpu(bundle, machine, index)
+        return Choice(_for_gpu(bundle, machine, index), index, or_cpu=or_cpu)
     except BundleError as error:
-        if device != "auto" or not on_cpu:
+        if not or_cpu:
             raise
-        found = _on_cpu(bundle, machine, error)
-        _logger.warning("%s runs on the CPU: %s", bundle.path, error)
-        return found
+        return _second_choice(bundle, machine, error)
 
 
-def _on_cpu(bundle: Bundle, machine: Machine, fallback: BundleError | None = None) -> Placement:
-    target = choose_target(bundle.manifest.targets, machine, bundle.path)
-    bundle.verify(copied=code_of(bundle, target, machine))
+def bring(bundle: Bundle, choice: Choice, machine: Machine) -> Placement:
+    """Verify the bundle, load the runtime, and bring the weights to where they are needed.
+
+    Raises:
+        BundleError: TC402, TC404, TC405; TC424, TC425, the GPU cannot be used.
+    """
+    if choice.gpu is not None:
+        try:
+            return _on_gpu(bundle, choice.target, machine, choice.gpu)
+        except BundleError as error:
+            if not choice.or_cpu:
+                raise
+            choice = _second_choice(bundle, machine, error)
+    bundle.verify(copied=code_of(bundle, choice.target, machine))
     load_runtime(bundle, machine)
-    return Placement(target, None, fallback)
+    return Placement(choice.target, None, choice.fallback)
 
 
-def _on_gpu(bundle: Bundle, machine: Machine, index: int) -> Placement:
-    from .gpu import choose_gpu, this_driver
+def _second_choice(bundle: Bundle, machine: Machine, error: BundleError) -> Choice:
+    target = choose_target(bundle.manifest.targets, machine, bundle.path)
+    _logger.warning("%s runs on the CPU: %s", bundle.path, error)
+    return Choice(target, fallback=error)
+
+
+def _for_gpu(bundle: Bundle, machine: Machine, index: int) -> Target:
+    from ..artifacts.gpus import this_driver
+    from .gpu import choose_gpu
 
     if on_cpu_alone := _on_cpu_alone(bundle.manifest):
         what = f"{bundle.path} {on_cpu_alone}, which is for the CPU alone"
         raise BundleError(Diagnostic("TC407", what, tries=("device='cpu'",)))
-    targets = bundle.manifest.targets
-    target, _ = choose_gpu(targets, machine, this_driver(), index, bundle.path)
+    target, _ = choose_gpu(bundle.manifest.targets, machine, this_driver(), index, bundle.path)
+    return target
+
+
+def _on_gpu(bundle: Bundle, target: Target, machine: Machine, index: int) -> Placement:
     bundle.verify(copied=code_of(bundle, target, machine))
     from .cuda import device_of
     from .gpu_call import OnGpu
@@ -89,10 +130,7 @@ def _on_gpu(bundle: Bundle, machine: Machine, index: int) -> Placement:
     load_runtime(bundle, machine)
     device = device_of(bundle, index, lambda: load_cuda_runtime(bundle, machine))
     names = entry_of(bundle.manifest, target).weights
-    found = read_weights(bundle.view(WEIGHTS_NAME)) if names else {}
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise WeightsError(f"{WEIGHTS_NAME} has no tensor {missing[0]!r:.80}")
+    found = weights_of(bundle, names)
     return Placement(target, OnGpu(device, device.upload(bundle, found, names)))
 
 

@@ -31,14 +31,14 @@ _COUNTED = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 @dataclass(frozen=True)
 class GivenResult:
-    """A result that the compiled code writes where it is told. A size is a number, or, as
-    ``(at,)``, the place among the sizes that the checks answer."""
+    """A result that the compiled code writes where it is told. ``shape``: for each axis the place of
+    its size among those that the checks answer."""
 
     dtype: str
-    shape: tuple[int | tuple[int], ...]
+    shape: tuple[int, ...]
 
     def shape_at(self, sizes: Sizes) -> tuple[int, ...]:
-        return tuple(sizes[size[0]] if isinstance(size, tuple) else size for size in self.shape)
+        return tuple(sizes[place] for place in self.shape)
 
 
 def given_results(contract: Contract, entry: Entry, sizes: list[Expr]) -> tuple[GivenResult, ...]:
@@ -53,12 +53,10 @@ def given_results(contract: Contract, entry: Entry, sizes: list[Expr]) -> tuple[
     if not any(_most_bytes(contract, output) >= WORTH for output in chosen):
         return ()
 
-    def place(size: Any) -> int | tuple[int]:
-        if isinstance(size, int):
-            return size
+    def place(size: Expr) -> int:
         if size not in sizes:
             sizes.append(size)
-        return (sizes.index(size),)
+        return sizes.index(size)
 
     return tuple(
         GivenResult(output.dtype, tuple(place(size) for size in output.shape)) for output in chosen
@@ -86,6 +84,7 @@ class Spare:
 
     def __init__(self, results: Sequence[GivenResult]) -> None:
         self._results = results
+        self._dtypes = [bits_of(result.dtype) for result in results]
         self._blocks: list[_Block] = []
         self._calls = 0
 
@@ -98,9 +97,9 @@ class Spare:
         """A TVM tensor for each result; None where they are too small to be worth it."""
         self._calls += 1
         shapes = [result.shape_at(sizes) for result in self._results]
-        dtypes = [bits_of(result.dtype) for result in self._results]
         counts = [
-            math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)
+            math.prod(shape) * dtype.itemsize
+            for shape, dtype in zip(shapes, self._dtypes, strict=True)
         ]
         if self._blocks:
             oldest = self._calls - _KEPT_CALLS
@@ -108,7 +107,8 @@ class Spare:
         if max(counts) < WORTH or not min(counts):
             return None
         tensors = []
-        for result, shape, dtype, count in zip(self._results, shapes, dtypes, counts, strict=True):
+        rows = zip(self._results, shapes, self._dtypes, counts, strict=True)
+        for result, shape, dtype, count in rows:
             block = self._free(count)
             start = -block.memory.ctypes.data % ALIGNMENT
             bits = block.memory[start : start + count].view(dtype).reshape(shape)

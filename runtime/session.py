@@ -102,6 +102,13 @@ class Session:
         finally:
             self._lock.release()
 
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """As a call, in a thread of the model's own: see `Model.acall`. One call at a time, so each is
+        to be awaited before the next (TC322). One that is cancelled while it runs goes on to its end,
+        and changes the state.
+        """
+        return await self._model.async_calls.run(self, args, kwargs)
+
     def reset(self) -> None:
         """Make the state what it was at export; random numbers need a new `seed`.
 

@@ -159,9 +159,7 @@ def _compile(way: Way, check: Check, library: _Numpy | _Torch) -> Short | None:
         "".join(f"a{index}, " for index in range(len(way.contract.inputs))) + "= args",
     ]
     for result in way.given:
-        sizes = [
-            f"sizes[{size[0]}]" if isinstance(size, tuple) else f"{size}" for size in result.shape
-        ]
+        sizes = [f"sizes[{place}]" for place in result.shape]
         count = " * ".join([f"{bits_of(result.dtype).itemsize}", *sizes])
         inner.append(f"if {count} >= {WORTH}: return MISS")
     for at, (index, _, empty) in enumerate(way.taken):

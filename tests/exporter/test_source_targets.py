@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tcexport.artifacts.errors import ExportError, UsageError
+from tcexport.artifacts.gpus import this_driver
 from tcexport.artifacts.platforms import CUDA_ARCHITECTURES
 from tcexport.exporter.options import parse_targets
 from tcexport.lowering.cuda import toolchain
-from tcexport.lowering.cuda.devices import devices_here
 from tcexport.lowering.targets import GpuTarget, target_named
 
 
@@ -63,14 +63,14 @@ def test_what_is_not_built_is_refused_with_the_reason(value: str, says: str) -> 
 
 
 def test_native_names_the_gpus_of_this_machine_or_says_that_there_are_none() -> None:
-    found, why = devices_here()
-    if found:
-        expected = {f"sm_{major}{minor}" for major, minor in found}
+    driver = this_driver()
+    if driver.gpus:
+        expected = {"sm_{}{}".format(*each.capability) for each in driver.gpus}
         assert set(gpu("cuda:native").architectures) == expected
         return
     with pytest.raises(UsageError, match="no GPU on this machine") as raised:
         parse_targets(("cuda:native",))
-    assert why in str(raised.value)
+    assert (driver.missing or driver.failed) in str(raised.value)
 
 
 def test_a_missing_or_other_compiler_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from tcexport.artifacts.errors import BundleError
+from tcexport.artifacts.gpus import Driver, Gpu
 from tcexport.artifacts.manifest import CudaCode, Target
 from tcexport.artifacts.platforms import CPU_LEVELS
 from tcexport.runtime import load
-from tcexport.runtime.gpu import Driver, Gpu, choose_gpu, device_index
+from tcexport.runtime.gpu import choose_gpu, device_index
 from tcexport.runtime.machine import Machine
 
 from ..runtime.bundles import add_weight, pack

@@ -1,0 +1,50 @@
+"""The weights of a bundle, where they lie in its file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..artifacts.container import Bundle
+from ..artifacts.manifest import WEIGHTS_NAME
+from ..artifacts.weights import Weight, WeightsError, read_weights
+from .tensors import from_bits
+
+
+def weights_of(bundle: Bundle, names: Iterable[str]) -> dict[str, Weight]:
+    """The tensors of a bundle, among them all that are named; {} where none is.
+
+    Raises:
+        WeightsError: one is not there, or the member is damaged.
+    """
+    wanted = tuple(names)
+    if not wanted:
+        return {}
+    found = read_weights(bundle.view(WEIGHTS_NAME))
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise WeightsError(f"{WEIGHTS_NAME} has no tensor {missing[0]!r:.80}")
+    return found
+
+
+def map_weights(
+    bundle: Bundle, names: Sequence[Sequence[str]]
+) -> tuple[tuple[tuple[Any, ...], ...], tuple[int, int]]:
+    """TVM tensors on the mapped file, for each of ``names`` those that it names, and the addresses
+    that all weights lie in.
+
+    Raises:
+        WeightsError: a weight is not there, or the member is damaged.
+    """
+    wanted = tuple(dict.fromkeys(itertools.chain(*names)))
+    found = weights_of(bundle, wanted)
+    if not found:
+        return tuple(() for _ in names), (0, 0)
+    view = bundle.view(WEIGHTS_NAME)
+    start = np.frombuffer(view, np.uint8).ctypes.data
+    tensors = {name: from_bits(*found[name]) for name in wanted}
+    weights = tuple(tuple(tensors[name] for name in each) for each in names)
+    return weights, (start, start + len(view))
