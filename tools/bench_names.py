@@ -9,10 +9,11 @@ COMPILE = "compile"
 COMPILE_DYNAMIC = "compile-dynamic"
 AOTI = "aoti"
 ONNXRUNTIME = "onnxruntime"
+EXECUTORCH = "executorch"  # with XNNPACK; `small_calls` alone asks for it
 RUNTIMES = (BUNDLE, EAGER, COMPILE, COMPILE_DYNAMIC, AOTI, ONNXRUNTIME)
 
 # What is built before it is loaded, by a process of its own, and the file that comes out.
-BUILT = {AOTI: "model.pt2", ONNXRUNTIME: "model.onnx"}
+BUILT = {AOTI: "model.pt2", ONNXRUNTIME: "model.onnx", EXECUTORCH: "model.pte"}
 
 # Packages, beside those that this one requires.
 NEEDS = {
@@ -23,4 +24,5 @@ NEEDS = {
     COMPILE_DYNAMIC: ("torch",),
     AOTI: ("torch",),
     ONNXRUNTIME: ("torch", "onnxruntime", "onnx", "onnxscript"),
+    EXECUTORCH: ("torch", "executorch"),
 }

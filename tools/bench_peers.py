@@ -1,4 +1,5 @@
-"""The peers that run under torch: eager, torch.compile, AOTInductor; and what is built beforehand."""
+"""The peers that run under torch: eager, torch.compile, AOTInductor, ExecuTorch; and what is built
+beforehand."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.contract import AxisSource, Contract, Fixed, TensorInput, TensorOutput
 from ..artifacts.expr import Expr
-from .bench_names import AOTI, COMPILE, COMPILE_DYNAMIC, EAGER
+from .bench_names import AOTI, COMPILE, COMPILE_DYNAMIC, EAGER, EXECUTORCH
 from .bench_runtimes import Runtime, Spec, contract_of, states_of
 
 _RECOMPILES = 256  # beyond its limit, torch.compile runs eager without a word
@@ -22,7 +23,15 @@ _RECOMPILES = 256  # beyond its limit, torch.compile runs eager without a word
 def open_peer(spec: Spec) -> Runtime:
     """Load a peer in this process."""
     torch.set_num_threads(spec.threads)
-    return _aoti(spec) if spec.runtime == AOTI else _from_source(spec)
+    if spec.runtime == AOTI:
+        package = torch._inductor.aoti_load_package(spec.built)
+        return _built(spec, lambda tensors: package(*tensors))
+    if spec.runtime == EXECUTORCH:
+        from executorch.runtime import Runtime as Executorch
+
+        method = Executorch.get().load_program(Path(spec.built or "")).load_method("forward")
+        return _built(spec, method.execute)
+    return _from_source(spec)
 
 
 def _from_source(spec: Spec) -> Runtime:
@@ -59,8 +68,8 @@ def _from_source(spec: Spec) -> Runtime:
     return Runtime(prepare, save, notes=lambda: _notes(spec), shapes=shapes, foreign=foreign)
 
 
-def _aoti(spec: Spec) -> Runtime:
-    function = torch._inductor.aoti_load_package(spec.built)
+def _built(spec: Spec, function: Callable[[list[torch.Tensor]], Any]) -> Runtime:
+    """What was built beforehand, as a function of its tensors."""
     outputs = [f"{index}" for index in _tensor_outputs(contract_of(spec.bundle))]
 
     def prepare(file: Path) -> Callable[[], Any]:
@@ -68,7 +77,7 @@ def _aoti(spec: Spec) -> Runtime:
 
         def call() -> Any:
             with torch.inference_mode():
-                return function(*tensors)
+                return function(tensors)
 
         return call
 
@@ -184,7 +193,7 @@ class _Flat(torch.nn.Module):
 
 
 def build(spec: Spec) -> dict[str, Any]:
-    """Export the source with the contract's ranges and build what AOTInductor or ONNX Runtime loads.
+    """Export the source with the contract's ranges and build what the runtime (one of `BUILT`) loads.
 
     Where torch refuses the ranges, it is left to find its own (`Dim.AUTO`); ``dims`` of the answer
     says so, and why.
@@ -215,8 +224,18 @@ def _build(
         program = torch.export.export(model, tensors, dynamic_shapes={"tensors": axes})
         if spec.runtime == AOTI:
             torch._inductor.aoti_compile_and_package(program, package_path=spec.built)
+        elif spec.runtime == EXECUTORCH:
+            _build_executorch(spec, program)
         else:
             torch.onnx.export(program, f=spec.built, dynamo=True)
+
+
+def _build_executorch(spec: Spec, program: torch.export.ExportedProgram) -> None:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    Path(spec.built or "").write_bytes(edge.to_executorch().buffer)
 
 
 def _dynamic_axes(contract: Contract, auto: bool) -> tuple[dict[int, Any], ...]:

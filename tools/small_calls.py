@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from .bench_measure import measure
-from .bench_names import AOTI, BUNDLE, BUNDLE_TORCH, EAGER, ONNXRUNTIME
+from .bench_names import AOTI, BUNDLE, BUNDLE_TORCH, EAGER, EXECUTORCH, ONNXRUNTIME
 from .bench_report import machine_lines, time_text
 from .bench_results import RuntimeResult
 from .progress import Progress
@@ -40,11 +40,13 @@ print(first - before, time.perf_counter() - first)
 @click.command()
 @click.option("--rounds", type=click.IntRange(min=1), default=15, show_default=True)
 @click.option(
-    "--build/--no-build", default=True, help="Also AOTInductor and ONNX Runtime: minutes."
+    "--build/--no-build",
+    default=True,
+    help="Also AOTInductor, ONNX Runtime and ExecuTorch, those that are installed: minutes.",
 )
 def command(rounds: int, build: bool) -> None:
     """Print a table for each model."""
-    runtimes = [BUNDLE, BUNDLE_TORCH, EAGER, *([AOTI, ONNXRUNTIME] if build else [])]
+    runtimes = [BUNDLE, BUNDLE_TORCH, EAGER, *([AOTI, ONNXRUNTIME, EXECUTORCH] if build else [])]
     with tempfile.TemporaryDirectory(prefix="tcexport-small-") as folder, Progress(False) as report:
         for number, (title, file) in enumerate(_MODELS.items()):
             source = Path(__file__).parent / "benchmarks" / file
