@@ -18,7 +18,7 @@ import pytest
 from tcexport.artifacts.contract import Contract, IndexGuard, Origin, TensorInput, TensorOutput
 from tcexport.artifacts.errors import GuardError, InternalError, UsageError
 from tcexport.runtime import load
-from tcexport.runtime.cuda import device_at
+from tcexport.runtime.cuda import Device, device_at
 from tcexport.runtime.gpu_call import stream_of
 from tcexport.runtime.library import load_ffi
 
@@ -474,9 +474,17 @@ def test_a_model_on_the_cpu_has_no_gpu_memory(added: Path) -> None:
     model.synchronize()
 
 
-def test_a_limit_of_the_hosts_memory_means_nothing_on_a_gpu(added: Path) -> None:
-    with pytest.raises(UsageError, match="TC008"):
-        load(added, device="cuda", memory_limit=1 << 20)
+@pytest.mark.parametrize("limit", [1, 1 << 20])
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_a_limit_of_the_hosts_memory_is_refused_on_a_gpu_before_anything_is_brought_there(
+    added: Path, device: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bring(*args: Any) -> None:
+        raise AssertionError("weights were brought to the GPU")
+
+    monkeypatch.setattr(Device, "upload", bring)
+    with pytest.raises(UsageError, match=r"TC008.*is of the host's memory"):
+        load(added, device=device, memory_limit=limit)
 
 
 # --- failures -------------------------------------------------------------------------------------

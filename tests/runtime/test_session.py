@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import resource
 import threading
@@ -112,6 +113,26 @@ def test_64_steps_give_what_the_whole_sequence_gives(
     np.testing.assert_allclose(logits[0], whole[0, :40], rtol=1e-4, atol=1e-4)
     logits, _ = prefilled(ids[:, 40:41], np.array([40]))
     np.testing.assert_allclose(logits[0, 0], whole[0, 40], rtol=1e-4, atol=1e-4)
+
+
+def test_calls_of_a_session_can_be_awaited(model: Any) -> None:
+    session, other = model.session(), model.session()
+
+    async def steps() -> None:
+        for step in range(4):
+            loop_went_on = asyncio.create_task(asyncio.sleep(0))
+            awaited = await session.acall(np.array([[step]]), np.array([step]))
+            await loop_went_on
+            for mine, theirs in zip(
+                awaited, other(np.array([[step]]), np.array([step])), strict=True
+            ):
+                np.testing.assert_array_equal(mine, theirs)
+        with pytest.raises(tcexport.GuardError, match="TC309"):
+            await session.acall(np.array([[1]]), np.array([LENGTH]))
+
+    asyncio.run(steps())
+    for name, value in session.state().items():
+        np.testing.assert_array_equal(value, other.state()[name])
 
 
 def test_the_state_stays_where_it_is_and_results_are_not_in_it(model: Any) -> None:
