@@ -28,7 +28,7 @@ from .tensors import ALIGNMENT, CPU, Seen, aligned_empty, bits_of, from_bits
 from .worker import Worker
 
 if TYPE_CHECKING:
-    from .model import Model
+    from .calls import Calls
     from .session import Session
     from .variants import Route
 
@@ -128,10 +128,10 @@ class OnGpu:
         return (_CUDA, self.device.index, _POOLED_ALLOCATOR, 1, 0, _NAIVE_ALLOCATOR)
 
     def runner(
-        self, model: Model
+        self, calls: Calls
     ) -> Callable[[Route, Sequence[Any], Sizes, Session | None], list[Any]]:
-        """What takes the place of `Model._run`."""
-        return GpuCalls(self, model).run
+        """What takes the place of `Calls.run`."""
+        return GpuCalls(self, calls).run
 
     def memory(self) -> GpuMemory:
         return self.device.memory(self.weights.size)
@@ -150,10 +150,10 @@ class OnGpu:
 class GpuCalls:
     """How a model is called on its GPU."""
 
-    def __init__(self, place: OnGpu, model: Model) -> None:
+    def __init__(self, place: OnGpu, calls: Calls) -> None:
         self._device, self._weights = place.device, place.weights
-        self._model = weakref.proxy(model)
-        (route,) = model._routes  # such a binary has one function
+        self._calls = calls
+        (route,) = calls.routes  # such a binary has one function
         self._taken = route.taken
         self._size_count = route.sized
         self._blocking = os.environ.get(BLOCKING_ENVIRONMENT, "0") not in ("", "0")
@@ -161,7 +161,7 @@ class GpuCalls:
         self._device.holders.add(self)
 
     def memory(self) -> Any:
-        return self._model._code  # its modules are unloaded from the device
+        return self._calls.code  # its modules are unloaded from the device
 
     def run(
         self, route: Route, leaves: Sequence[Any], sizes: Sizes, session: Session | None
@@ -173,11 +173,10 @@ class GpuCalls:
             InternalError: TC601.
         """
         wait_if_ending()
-        local = self._model._local
         try:
-            worker: Worker = local.worker
+            worker: Worker = self._calls.local.worker
         except AttributeError:
-            worker = local.worker = self._model._new_worker()
+            worker = self._calls.start()
         staging: GpuStaging | None = worker.on_gpu
         if staging is None:
             staging = worker.on_gpu = GpuStaging(self._device)
@@ -193,7 +192,7 @@ class GpuCalls:
             raise
         except BaseException as error:
             self._device.settle()
-            failure = self._model._stopped(error, 0, isinstance(error, CudaError))
+            failure = self._calls.stopped(error, 0, isinstance(error, CudaError))
             if failure is error:
                 raise
             raise failure from None

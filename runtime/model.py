@@ -6,10 +6,7 @@ import hashlib
 import logging
 import os
 import sys
-import threading
 import time
-import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,10 +27,11 @@ from ..artifacts.manifest import Manifest, Target
 from ..artifacts.signature import TrustedKeys, key_list, verify_signature
 from ..artifacts.weights import WeightsError
 from .asynchronous import AsyncCalls
+from .calls import Calls
 from .coverage import Serves, check_serves, parts_of
-from .explain import computed_violation, conditions, look
+from .explain import conditions, look
 from .guards import Sizes, compile_dispatch, compile_torch_dispatch
-from .library import load_ffi, load_library
+from .library import load_library
 from .machine import this_machine
 from .mapped import map_weights
 from .memory import give_back, limited
@@ -43,30 +41,20 @@ from .short import MISS, Short, Way, for_numpy, for_torch
 from .shutdown import is_ending, wait_if_ending, watch
 from .structure import bind, builder, is_plain
 from .tensors import (
-    ALIGNMENT,
-    COMPLEX,
     CPU,
     Exporter,
-    Seen,
-    Slot,
-    copy_of,
     device_name,
-    empty_tensor,
     exporter_of,
-    from_numpy,
-    in_parts,
     to_numpy,
 )
-from .threads import COUNTING, POOLS, thread_count
+from .threads import POOLS, thread_count
+from .told import Told
 from .variants import Route, alike, choice, pinned, refuse, routes_of
 from .warmup import warm_up
-from .worker import ON_CPU, Code, Counts, Metrics, Worker
+from .worker import ON_CPU, Code, Metrics
 
 if TYPE_CHECKING:
     from .cuda import GpuMemory
-
-_HERE = POOLS.here
-_RAISED_BY_FFI = "__tvm_ffi_error__"  # what tvm_ffi notes on an exception that its C++ side names
 
 OnViolation = Callable[[tuple[Any, ...], dict[str, Any], GuardError], Any]
 
@@ -194,33 +182,26 @@ class Model:
             ) from None
         vm = gpu.vm if gpu else ON_CPU
         entries = tuple(route.entry for route in self._routes)
-        self._code = Code(load_library(bundle, self.target.library), entries, weights, vm)
-        self._configure = load_ffi().get_global_func("runtime.config_threadpool")
+        code = Code(load_library(bundle, self.target.library), entries, weights, vm)
+        names = [route.name for route in self._routes]
+        self._told = Told(self.path, names, self._counted)
+        self._calls = Calls(self.path, code, self._routes, self.num_threads, span, self._told)
+        self._run = gpu.runner(self._calls) if gpu else self._calls.run
         POOLS.expect(self.num_threads)
-        self._lock = COUNTING
-        self._violations: Counter[str] = Counter()
-        self._violated: Counter[str] = Counter()
-        self._seen: Counter[Sizes] = Counter()
         self._on_violation = on_violation
         self._tell()
-        self._ended = Counts(len(self._routes))
-        self._counts: list[tuple[weakref.ref[Worker], Counts]] = []
         self._plain = is_plain(self.contract.parameters)
         self._arity = len(self.contract.parameters)
         self._first = next(
             (at for at, item in enumerate(self.contract.inputs) if isinstance(item, TensorInput)),
             None,
         )
-        self._weights_span = span
         self._exporters: dict[type, Exporter] = {}
         self._accepted = gpu.device.place if gpu else CPU
-        self._local = threading.local()
         self._shorts: dict[type, Short] = {}
         self._leading = self._first or 0
         self._learn(np.ndarray)
-        if gpu:
-            self._run = gpu.runner(self)  # type: ignore[assignment,method-assign]
-        self._local.worker = self._new_worker()  # what the library lacks fails here, not in a call
+        self._calls.start()  # what the library lacks fails here, not in a call
         watch(self)
         listener = log("runtime")
         if listener is not None:
@@ -239,21 +220,24 @@ class Model:
             InternalError: TC601, the compiled code failed.
             UsageError: TC321, the model keeps state: call it through a `session`.
         """
+        if self._shorts and not kwargs and len(args) == self._arity:
+            short = self._shorts.get(type(args[self._leading]))
+            if short is not None and (self._choice is None or not self._tells_choices()):
+                try:
+                    answer = short(args)
+                except GuardError as error:
+                    return self._refused(args, kwargs, error)
+                if answer is not MISS:
+                    return answer
         return self.answer(args, kwargs, None)
 
     def answer(self, args: tuple[Any, ...], kwargs: dict[str, Any], session: Session | None) -> Any:
-        """What a call gives, on the state of ``session``. (`Session` calls this.)"""
+        """What a call gives, by the long way, on the state of ``session``. (`Session` calls this.)"""
         if session is None and self.states:
             raise without_session(self.manifest)
         try:
             if self._plain and not kwargs and len(args) == self._arity:
                 flat: Sequence[Any] = args
-                if self._shorts and (self._choice is None or not self._tells_choices()):
-                    short = self._shorts.get(type(args[self._leading]))
-                    if short is not None:
-                        answer = short(args)
-                        if answer is not MISS:
-                            return answer
             else:
                 flat = bind(self.contract, args, kwargs)
             leaves = flat
@@ -267,13 +251,10 @@ class Model:
             if self._choice is not None and self._tells_choices():
                 self._tell_choice(route, flat)
             if self._counted:
-                self._see(sizes)
+                self._told.see(sizes)
             tensors = self._run(route, leaves, sizes, session)
         except GuardError as error:
-            self._count(error)
-            if self._on_violation is None:
-                raise
-            return self._on_violation(args, kwargs, error)
+            return self._refused(args, kwargs, error)
         export = self._exporter(flat)
         values = [
             export(tensors[number], known)
@@ -284,6 +265,12 @@ class Model:
             for kind, number, known in route.returned
         ]
         return self._build(values)
+
+    def _refused(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: GuardError) -> Any:
+        self._told.refuse(error)
+        if self._on_violation is None:
+            raise error
+        return self._on_violation(args, kwargs, error)
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """As a call, in a thread of the model's own, so that the event loop goes on meanwhile.
@@ -330,10 +317,9 @@ class Model:
             by how many bytes the process's resident memory became smaller, or on a GPU how many bytes
             are free there now that were not; None where the system does not tell.
         """
-        with self._lock:
-            workers = [each for each in (reference() for reference, _ in self._counts) if each]
+        workers = self._told.workers()
         if self._gpu is not None:
-            self._local.__dict__.pop("worker", None)  # a VM holds what its last call took
+            self._calls.forget()  # a VM holds what its last call took
             return self._gpu.release(workers)
         return give_back(workers)
 
@@ -341,21 +327,7 @@ class Model:
     def seen(self) -> list[dict[str, int]]:
         """The sizes that calls had, those of most calls first, as JSON takes it: ``[{"batch": 1, "seq":
         128, "calls": 12}]``. Empty unless the model was loaded with ``count_sizes``."""
-        with self._lock:
-            most = self._seen.most_common()
-        return [{**dict(zip(self._counted, key, strict=True)), "calls": n} for key, n in most]
-
-    def _see(self, sizes: Sizes) -> None:
-        with self._lock:
-            self._seen[sizes[-1 - len(self._counted) : -1]] += 1
-
-    def _count(self, error: GuardError) -> None:
-        with self._lock:
-            self._violations[error.code] += 1
-            self._violated[error.guard] += 1
-        listener = log("guards")  # asked anew: it may have been turned on since
-        if listener is not None:
-            listener.info("%s: violated %s", self.path, error)
+        return self._told.seen()
 
     def _tell(self) -> None:
         """What is held at calls, and which binary was taken, where someone listens."""
@@ -397,73 +369,6 @@ class Model:
             )
         return leaves, sizes
 
-    def _run(
-        self, route: Route, leaves: Sequence[Any], sizes: Sizes, session: Session | None
-    ) -> list[Any]:
-        """The results of the compiled function, each in memory of its own."""
-        wait_if_ending()
-        if _HERE.count != self.num_threads:
-            POOLS.set(self.num_threads, self._configure)
-        try:
-            worker: Worker = self._local.worker
-        except AttributeError:
-            worker = self._local.worker = self._new_worker()
-        arguments: list[Any] = []
-        places: list[int] = []
-        slots: list[Slot] = []
-        for index, dtype, may_be_empty in route.taken:
-            leaf = leaves[index]
-            seen = type(leaf) is Seen
-            tensor = leaf.tensor if seen else from_numpy(leaf)
-            if may_be_empty and not tensor.numel() and dtype not in COMPLEX:
-                tensor = empty_tensor(leaf.shape, dtype)
-            place = tensor.data_ptr()
-            if place % ALIGNMENT or not tensor.is_contiguous():
-                slot = worker.staging.copy(leaf.array() if seen else leaf, dtype)
-                slots.append(slot)
-                tensor, place = slot.tensor, slot.tensor.data_ptr()
-                leaf, seen = slot.memory, False
-            if dtype in COMPLEX:
-                tensor = in_parts(leaf.array() if seen else leaf, dtype)
-            arguments.append(tensor)
-            places.append(place)
-        if route.sized:
-            arguments.append(worker.shape(sizes[: route.sized]))
-        number = route.number
-        given = worker.spare[number].take(sizes) if route.given else None
-        if session is not None:
-            arguments += session.tensors
-            session.broken = True  # until the code has run to its end
-        began = time.perf_counter_ns()
-        try:
-            if given:
-                tensors = worker.run_into(number, *arguments, *given)
-            else:
-                tensors = worker.run(number, *arguments)
-        except BaseException as error:
-            failure = self._stopped(error, number)
-            if failure is error:
-                raise
-            raise failure from None
-        took = time.perf_counter_ns() - began
-        if session is not None:
-            session.broken = False
-        low, high = self._weights_span
-        for place_of, tensor in enumerate(tensors):
-            place = tensor.data_ptr()
-            if place in places or low <= place < high:
-                # The model gives back an argument or a weight; what it gives is the caller's to
-                # write to.
-                tensors[place_of] = copy_of(tensor)
-        counts = worker.counts
-        counts.calls[number] += 1
-        counts.nanoseconds += took
-        for slot in slots:
-            counts.copies += 1
-            counts.copied_bytes += slot.memory.nbytes
-            worker.staging.give_back(slot)
-        return tensors
-
     def _exporter(self, flat: Sequence[Any]) -> Exporter:
         """How results go back to the library of the first tensor argument."""
         if self._first is None or isinstance(flat[self._first], np.ndarray):
@@ -483,24 +388,18 @@ class Model:
             return
         if several and any(route.given for route in self._routes):
             return
-        model = weakref.ref(self)  # not a circle: what nobody uses is unloaded at once
-
-        def stopped(error: BaseException, variant: int) -> BaseException:
-            alive = model()
-            return error if alive is None else alive._stopped(error, variant)
-
         way = Way(
             self.contract,
             self._routes[-1].taken,
             [route.sized for route in self._routes],
             self._routes[-1].entry.results,
             self._routes[-1].given if len(self._routes) == 1 else (),
-            self._weights_span,
-            self._local,
-            _HERE,
+            self._calls.weights,
+            self._calls.local,
+            POOLS.here,
             self.num_threads,
             self._build,
-            stopped,
+            self._calls.stopped,
         )
         if kind is np.ndarray:
             short = for_numpy(way, self._checks.numpy)
@@ -514,34 +413,6 @@ class Model:
     def close_short_ways(self) -> None:
         """Let every call go the long way, where it can be held up. (`shutdown` calls this.)"""
         self._shorts = {}
-
-    def _stopped(self, error: BaseException, variant: int, ours: bool = False) -> BaseException:
-        """What to raise for what a call of the compiled code raised: ``error`` itself where that is
-        not the code's, as what the handler of a signal raises meanwhile."""
-        self._local.__dict__.pop("worker", None)  # its VM stopped in the middle
-        if not hasattr(error, _RAISED_BY_FFI) and not ours:
-            return error
-        contract = self._routes[variant].contract
-        return computed_violation(contract, str(error)) or self._failed(error)
-
-    def _new_worker(self) -> Worker:
-        counts = Counts(len(self._routes))
-        listener = log("runtime")
-        if listener is not None:
-            listener.info("%s: a VM for %s", self.path, threading.current_thread().name)
-        try:
-            worker = Worker(self._code, counts, [route.given for route in self._routes])
-        except Exception as error:  # tvm_ffi raises what its C++ side names
-            raise self._failed(error) from None
-        with self._lock:
-            living = []
-            for reference, counted in self._counts:
-                if reference() is None:
-                    self._ended.add(counted)
-                else:
-                    living.append((reference, counted))
-            self._counts = [*living, (weakref.ref(worker), counts)]
-        return worker
 
     @property
     def device(self) -> str:
@@ -564,32 +435,7 @@ class Model:
     @property
     def metrics(self) -> Metrics:
         """Counts of calls, copies and refusals since the model was loaded."""
-        with self._lock:
-            total = Counts(len(self._routes))
-            for counted in [self._ended, *(counts for _, counts in self._counts)]:
-                total.add(counted)
-            names = [route.name for route in self._routes]
-            return Metrics(
-                sum(total.calls),
-                total.copies,
-                total.copied_bytes,
-                dict(self._violations),
-                dict(self._violated),
-                1e-9 * total.nanoseconds,
-                dict(zip(names, total.calls, strict=True)) if len(names) > 1 else {},
-            )
-
-    def _failed(self, error: BaseException) -> InternalError:
-        text = str(error).strip() or type(error).__name__
-        if text == "std::bad_alloc":
-            return InternalError(
-                Diagnostic(
-                    "TC602",
-                    f"{self.path}: the system has not enough memory for this call",
-                    tries=("model.release_memory()", "load(memory_limit=…), to refuse such calls"),
-                )
-            )
-        return InternalError(Diagnostic("TC601", f"{self.path}: {text}"))
+        return self._told.metrics()
 
 
 def _signed_by(keys: TrustedKeys | None) -> Callable[[Path, memoryview], object] | None:

@@ -76,6 +76,8 @@ class Session:
                         tries=("session.seed(1234)",),
                     )
                 )
+            if not self.tensors:
+                return self._model(*args, **kwargs)
             return self._model.answer(args, kwargs, self)
         finally:
             self._lock.release()

@@ -240,25 +240,29 @@ def in_parts(array: np.ndarray, dtype: str) -> Any:
 
 
 class Slot(NamedTuple):
-    """Aligned memory, and the TVM tensor on it."""
+    """Aligned memory, and the TVM tensor on it, with its address; ``key`` are shape and dtype.
+    ``small``: it is kept for the next call."""
 
     memory: np.ndarray
     tensor: Any
-    dtype: str
+    place: int
+    nbytes: int
+    small: bool
+    key: tuple[Any, str]
 
 
 class Staging:
     """Aligned memory that copies of small inputs use again; one for each calling thread.
 
-    A slot is taken out while it is in use, so that a call from within a call (a signal handler, a
-    finalizer) gets memory of its own.
+    A slot is taken out of ``free`` while it is in use, so that a call from within a call (a signal
+    handler, a finalizer) gets memory of its own.
     """
 
     LARGEST = 1 << 18
     SLOTS = 64
 
     def __init__(self) -> None:
-        self._free: dict[tuple[Any, str], Slot] = {}
+        self.free: dict[tuple[Any, str], Slot] = {}
 
     def copy(self, source: np.ndarray, dtype: str) -> Slot:
         """A slot that holds the values of ``source``.
@@ -267,21 +271,24 @@ class Staging:
             source: the values; for a dtype that numpy does not have, their bits.
             dtype: the contract's name of the dtype.
         """
-        slot = self._free.pop((source.shape, dtype), None)
-        if slot is None:
-            bits = np.dtype(_BITS[dtype][0]) if dtype in _BITS else source.dtype
-            memory = aligned_empty(source.shape, bits)
-            slot = Slot(memory, from_bits(memory, dtype), dtype)
+        slot = self.free.pop((source.shape, dtype), None) or self._new_slot(source, dtype)
         slot.memory[...] = source
         return slot
 
+    def _new_slot(self, source: np.ndarray, dtype: str) -> Slot:
+        if len(self.free) >= self.SLOTS:
+            self.free.clear()
+        bits = np.dtype(_BITS[dtype][0]) if dtype in _BITS else source.dtype
+        memory = aligned_empty(source.shape, bits)
+        tensor = from_bits(memory, dtype)
+        small = memory.nbytes <= self.LARGEST
+        key = (source.shape, dtype)
+        return Slot(memory, tensor, tensor.data_ptr(), memory.nbytes, small, key)
+
     def give_back(self, slot: Slot) -> None:
         """Let the next copy of this shape and dtype use the memory."""
-        if slot.memory.nbytes > self.LARGEST:
-            return
-        if len(self._free) >= self.SLOTS:
-            self._free.clear()
-        self._free[slot.memory.shape, slot.dtype] = slot
+        if slot.small:
+            self.free[slot.key] = slot
 
 
 # --- back from TVM ----------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_torch_keeps_the_memory_of_its_results(net: Net, path: Path) -> None:
 def test_memory_of_a_large_call_goes_back_after_many_small_ones(path: Path) -> None:
     model = tcexport.load(path)
     model(_ids(8, 512, 0))
-    (spare,) = model._local.worker.spare
+    (spare,) = model._calls.local.worker.spare
     assert spare.nbytes >= 8 * 512 * 4000 * 4
     for _ in range(100):
         model(_ids(1, 1, 0))

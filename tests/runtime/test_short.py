@@ -46,7 +46,8 @@ def test_plain_calls_take_it(
     first, second = load(added), load(gathered)
     rows, ids = to(on_boundary(ROWS)), to(on_boundary(IDS))
     first(rows), second(ids)  # torch is met here
-    monkeypatch.setattr(Model, "_run", None)
+    for model in (first, second):
+        monkeypatch.setattr(model, "_run", None)
     np.testing.assert_array_equal(np.asarray(first(rows)), ROWS + WEIGHT)
     taken, back, table = second(ids)
     assert type(taken) is type(back) is type(table) is type(rows)
@@ -220,10 +221,8 @@ def test_open_ranges_take_it_while_results_are_small(
     )  # fmt: skip
     model = load(path)
     went: list[int] = []
-    run = Model._run
-    monkeypatch.setattr(
-        Model, "_run", lambda self, *args: went.append(len(args[1][0])) or run(self, *args)
-    )
+    run = model._run
+    monkeypatch.setattr(model, "_run", lambda *args: went.append(len(args[1][0])) or run(*args))
     for rows in (5, 300_000, 7):
         x = torch.randn(rows, 8)
         with torch.no_grad():
