@@ -30,7 +30,7 @@ class Bundle {
   /// Reads the directory and the manifest. With keys, the file is read into memory and its signature
   /// verified before a byte of it is believed.
   ///
-  /// Throws BundleError: TC401, TC403, TC408, TC409.
+  /// Throws BundleError: TC401, TC403, TC404, TC408, TC409.
   Bundle(const std::string& given, const Keys* keys)
       : path(std::filesystem::absolute(given).lexically_normal().string()), keys_(keys) {
     try {
@@ -43,6 +43,8 @@ class Bundle {
       Read();
     } catch (const Malformed& error) {
       NotABundle(path, error.what());
+    } catch (const Unserved& error) {
+      throw BundleError("TC404", path + ": " + error.what(), {}, {"load it from Python"});
     }
   }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -150,6 +151,11 @@ struct Manifest {
     return std::any_of(states.begin(), states.end(), initial) ||
            std::any_of(routes.begin(), routes.end(), taking);
   }
+};
+
+/// A bundle that is sound, and that this host does not serve.
+struct Unserved : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 constexpr const char* kWeights = "weights.safetensors";
@@ -349,7 +355,10 @@ inline void ReadBeside(const Json& data, Manifest* made) {
 
 inline Manifest ReadManifest(const Json& data) {
   data.Only({"states", "variants", "memory", "format_version", "model", "contract", "entry",
-             "targets", "runtimes", "provenance", "members", "parameters", "external_weights"});
+             "targets", "runtimes", "provenance", "members", "parameters", "external_weights", "generator"});
+  const Json* generator = data.Find("generator");
+  if (generator && !generator->String().empty())
+    throw Unserved("it draws random numbers, which this host does not serve");
   Manifest made;
   made.model = data["model"].String();
   made.terms = ReadTerms(data["contract"], data["entry"]);
