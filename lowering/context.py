@@ -234,6 +234,19 @@ class Context:
         self.templates += 1
         return self._call(name, function, [self.variable(t) for t in inputs], shape, dtype)
 
+    def launch(
+        self,
+        name: str,
+        function: tirx.PrimFunc,
+        inputs: Sequence[Tensor],
+        shape: Shape,
+        dtype: str,
+    ) -> Tensor:
+        """The same for a kernel that `cuda.launch` made, which is for a GPU."""
+        assert self.on_gpu
+        self.templates += 1
+        return self._call(name, function, [self.variable(t) for t in inputs], shape, dtype)
+
     def call_with(
         self,
         name: str,

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from ..context import Context, Unsupported
+from ..cuda import attention as on_gpu
 from ..kernels.attention import attention
 from ..symbols import Size
 from ..tensor import HALVES, Tensor
@@ -38,6 +39,13 @@ def convert_attention(
     mask_dtype = None if attn_mask is None else attn_mask.dtype
     dtype = query.dtype
     if (
+        ctx.on_gpu
+        and heads_agree
+        and mask_dtype in (None, "bool", dtype)
+        and _fits_gpu(query, key, value)
+    ):
+        return _on_gpu(ctx, query, key, value, attn_mask, bool(is_causal), factor)
+    if (
         not ctx.on_gpu
         and dtype in HALVES | {"float32"}
         and heads_agree
@@ -54,6 +62,53 @@ def convert_attention(
         attn_mask = ctx.cast(attn_mask, "float32")
     result = _in_steps(ctx, query, key, value, attn_mask, bool(is_causal), factor)
     return ctx.cast(result, dtype)
+
+
+def _fits_gpu(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether there is a kernel for a GPU for this dtype, and heads of these numbers and sizes."""
+    sizes = (query.shape[-1], value.shape[-1])
+    return (
+        query.dtype in HALVES | {"float32"}
+        and query.rank in (3, 4)
+        and query.shape[:-3] == key.shape[:-3] == value.shape[:-3]
+        and key.shape[-3] == value.shape[-3]
+        and all(isinstance(n, int) and 0 < n <= on_gpu.WIDEST_HEAD for n in sizes)
+    )
+
+
+def _on_gpu(
+    ctx: Context,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    factor: float,
+) -> Tensor:
+    """All in one kernel: masks are not broadcast, nor heads repeated, in memory."""
+    shape = (*query.shape[:-1], value.shape[-1])
+    if query.rank == 3:
+        query, key, value = (ctx.reshape(t, (1, *t.shape)) for t in (query, key, value))
+    inputs = [query, key, value]
+    broadcast = (True, True, True, True)
+    if mask is not None:
+        mask = ctx.reshape(mask, (1,) * (4 - mask.rank) + mask.shape)
+        inputs.append(mask)
+        first, second, third, fourth = (size == 1 for size in mask.shape)
+        broadcast = (first, second, third, fourth)
+    width, value_width = query.shape[-1], value.shape[-1]
+    assert isinstance(width, int) and isinstance(value_width, int)
+    function = on_gpu.attention(
+        width,
+        value_width,
+        dtype=query.dtype,
+        causal=causal,
+        mask=None if mask is None else mask.dtype,
+        broadcast=broadcast,
+        scale=factor,
+    )
+    made = ctx.launch("attention", function, inputs, (*query.shape[:-1], value_width), query.dtype)
+    return ctx.reshape(made, shape)
 
 
 def _flash(

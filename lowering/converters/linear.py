@@ -11,7 +11,7 @@ from ..kernels import gemm
 from ..kernels.matmul import batched_matmul
 from ..symbols import Scalar, Shape, Symbols, product
 from ..tensor import HALVES, Constant, Tensor
-from . import elementwise, on_gpu
+from . import elementwise, on_gpu, on_tensor_cores
 from .elementwise import pointwise
 from .registry import converter
 
@@ -79,6 +79,10 @@ def _packed(
     flat = (product(x.shape[:-1]), n)
     packed = ctx.derived(weight, f"packed{gemm.PANEL}", gemm.PACKING)
     dtype = x.dtype
+    if ctx.on_gpu and dtype in HALVES:
+        rows = ctx.reshape(x, (flat[0], k))
+        made = on_tensor_cores.gemm(ctx, rows, packed, n, bias, activation, residual)
+        return ctx.reshape(made, shape)
     if ctx.on_gpu:
         result = on_gpu.gemm(ctx, ctx.reshape(x, (flat[0], k)), packed, n)
         result = _finished(ctx, result, bias, activation, residual, dtype, flat)
@@ -143,6 +147,14 @@ def matrix_product(ctx: Context, a: Tensor, b: Tensor, *, transpose_b: bool = Fa
     """
     if a.dtype != b.dtype:
         raise Unsupported(f"of {a.dtype} and {b.dtype}")
+    if a.dtype in HALVES and ctx.on_gpu:
+        outer = broadcast(a.shape[:-2], b.shape[:-2])
+        # One matrix for some of the batch is copied, for all of it is not.
+        a, b = (
+            each if _is_batch(each, outer) else ctx.stretch(each, (*outer, *each.shape[-2:]))
+            for each in (a, b)
+        )
+        return on_tensor_cores.batched_matmul(ctx, a, b, outer, transpose_b=transpose_b)
     rows, inner = a.shape[-2:]
     columns = b.shape[-2] if transpose_b else b.shape[-1]
     outer = broadcast(a.shape[:-2], b.shape[:-2])

@@ -22,6 +22,7 @@ from ..link import Linker, link
 from ..targets import GpuTarget
 from . import cache
 from .blob import BlobError, DeviceCode, read_blob
+from .device_code import FOLDER, device_code, with_device_code
 from .fatbin import FatbinError, images, kernels_of_cubin, kernels_of_ptx
 from .nvrtc import OPTIONS, Request
 from .toolchain import PTX_ISA, VERSION, Toolchain
@@ -69,7 +70,8 @@ def export_gpu_library(
     def fatbin(code: DeviceCode) -> DeviceCode:
         if code.format != "cuda":
             raise BlobError(f"device code in the format {code.format!r}")
-        made = compile_kernels(code.code.decode(), code.kernels, target.binaries, tools, workdir)
+        source = with_device_code(code.code.decode())
+        made = compile_kernels(source, code.kernels, target.binaries, tools, workdir)
         return DeviceCode("fatbin", code.functions, code.kernels, made)
 
     def pack_imports(module: Any, is_system_lib: bool, prefix: str, folder: str) -> str:
@@ -127,11 +129,12 @@ def compile_kernels(
     Raises:
         ExportError: TC503.
     """
-    keys = {each: cache.key_of(VERSION, each, *OPTIONS, source) for each in wanted}
+    parts = (*OPTIONS, source, *device_code(source))
+    keys = {each: cache.key_of(VERSION, each, *parts) for each in wanted}
     made = {each: cache.lookup(key) for each, key in keys.items()}
     missing = [each for each, data in made.items() if data is None]
     if missing:
-        compiled = _compile(source, missing, tools, workdir)
+        compiled = machine_code(source, missing, tools, workdir)
         for each, code in compiled.items():
             _check(each, code, kernels)  # before it is kept
             cache.store(keys[each], code)
@@ -150,7 +153,14 @@ def _check(architecture: str, data: bytes, kernels: tuple[str, ...]) -> None:
         raise FatbinError(f"{architecture} lacks {lacking[0]}")
 
 
-def _compile(source: str, wanted: list[str], tools: Toolchain, workdir: Path) -> dict[str, bytes]:
+def machine_code(
+    source: str, wanted: list[str], tools: Toolchain, workdir: Path
+) -> dict[str, bytes]:
+    """What NVRTC makes of ``source`` for each of ``wanted``, side by side.
+
+    Raises:
+        ExportError: TC503.
+    """
     text = workdir / "kernels.cu"
     text.write_text(source)
     waiting = list(wanted)
@@ -184,7 +194,7 @@ def _start(
     request = Request(
         nvrtc=str(tools.nvrtc),
         builtins=str(tools.builtins),
-        include=tuple(str(folder) for folder in tools.include),
+        include=tuple(str(folder) for folder in (*tools.include, FOLDER)),
         source=str(source),
         architecture=architecture,
         output=str(workdir / architecture),

@@ -13,6 +13,7 @@ from tvm.tirx import compilation_pipeline
 
 from ...artifacts.errors import Diagnostic, ExportError
 from ...artifacts.logs import log
+from ..kernels.schedule import SCHEDULED
 from .numbers import begun_at_infinity, keeping_nan, with_exact_functions
 
 PIPELINE = "tcexport_cuda"  # the name by which `tvm.compile` takes `_pipeline`
@@ -35,9 +36,13 @@ def schedule(module: IRModule) -> IRModule:
     target = tvm.target.Target.current()
     result = module.clone()
     for name, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc):
-            exact = with_exact_functions(function)
-            result.update_func(name, begun_at_infinity(_scheduled(name.name_hint, exact, target)))
+        if not isinstance(function, tirx.PrimFunc):
+            continue
+        if SCHEDULED in (function.attrs or {}):  # it has its threads: see `launch`
+            result.update_func(name, function.with_attr("tirx.is_scheduled", True))
+            continue
+        exact = with_exact_functions(function)
+        result.update_func(name, begun_at_infinity(_scheduled(name.name_hint, exact, target)))
     return result
 
 

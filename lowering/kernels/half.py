@@ -172,6 +172,8 @@ def _as_bits(node: Any, parameters: set[tirx.Buffer]) -> Any:
         )
         if not inside:
             return mutator.default_mutate(node)
+        if name == "tirx.buffer_data":
+            return own(node.args[0]).data
         if name == "tirx.address_of":
             (read,) = node.args
             indices = [mutator.mutate(i) for i in read.indices]

@@ -13,12 +13,16 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from tcexport.lowering.cuda.device_code import FOLDER
+
 SOURCES = Path(__file__).parent / "standin"
 COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 _CACHE = Path(tempfile.gettempdir()) / "tcexport-standin"
 
 # A kernel in which no thread waits for another runs as a loop.
-_MEETS = re.compile(r"__syncthreads|__syncwarp|_sync\(|__ballot|__any|__all|cooperative_groups")
+_MEETS = re.compile(
+    r"__syncthreads|__syncwarp|_sync\(|__ballot|__any|__all|cooperative_groups|tcexport::"
+)
 _KERNEL = re.compile(
     r'extern "C" __global__ void(?:\s+__launch_bounds__\((\d+)[^)]*\))?\s+(\w+)\(([^)]*)\)\s*\{'
 )
@@ -100,7 +104,8 @@ def build_kernels(source: str, image: bytes, folder: Path) -> Path:
         f"static const Kernel all[] = {{ {' '.join(rows)} {{0}} }}; return all; }}"
     )
     unit = "\n".join(['#include "device.h"', text, *tables, exported])
-    headers = b"".join(each.read_bytes() for each in sorted(SOURCES.rglob("*.h")))
+    read = [*SOURCES.rglob("*.h"), *SOURCES.rglob("*.cuh"), *FOLDER.rglob("*.cuh")]
+    headers = b"".join(each.read_bytes() for each in sorted(read))
     kept = _CACHE / f"{hashlib.sha256(headers + unit.encode()).hexdigest()[:32]}.so"
     if not kept.is_file():
         _CACHE.mkdir(exist_ok=True)
@@ -108,7 +113,8 @@ def build_kernels(source: str, image: bytes, folder: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=_CACHE) as work:
             written, built = Path(work, "kernels.cc"), Path(work, "kernels.so")
             written.write_text(unit)
-            _run(COMPILER, *flags, f"-I{SOURCES}/include", "-o", str(built), str(written))
+            folders = (f"-I{SOURCES}/include", f"-I{FOLDER}")  # ours first: `warp.cuh` is in both
+            _run(COMPILER, *flags, *folders, "-o", str(built), str(written))
             built.rename(kept)
     shutil.copyfile(kept, path)
     return path

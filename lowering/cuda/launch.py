@@ -1,0 +1,47 @@
+"""A kernel that calls a function of ``device/``, as TIR: TVM writes its host code and its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as T
+
+from ..kernels.prim_func import Expr, index, let
+
+TYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
+
+
+def instance(function: str, options: Sequence[Any]) -> str:
+    """A function of ``device/`` with the options of its template, those in capitals being its own."""
+
+    def text(option: Any) -> str:
+        if isinstance(option, bool):
+            return str(option).lower()
+        known = isinstance(option, str) and option.isupper()
+        return f"tcexport::{option}" if known else str(option)
+
+    return f"tcexport::{function}<{', '.join(text(option) for option in options)}>"
+
+
+def launch(
+    name: str,
+    pointers: Sequence[tirx.Buffer | None],
+    numbers: Sequence[Expr],
+    blocks: Expr,
+    threads: int,
+    shared_bytes: int,
+) -> None:
+    """A kernel of which each block calls a function of ``device/`` with its shared memory, the
+    addresses of ``pointers`` (null for None) and ``numbers``."""
+    with (
+        T.thread_binding(index(0), let(blocks, "blocks"), "blockIdx.x"),
+        T.thread_binding(index(0), index(threads), "threadIdx.x"),
+        T.sblock("block"),
+    ):
+        T.reads()
+        T.writes()
+        shared = T.alloc_buffer((shared_bytes,), "uint8", scope="shared.dyn")
+        addresses = [tirx.const(0, "int32") if p is None else p.data for p in pointers]
+        T.evaluate(tirx.call_extern("void", name, shared.data, *addresses, *numbers))
