@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from ..artifacts.contract import Contract, Origin, TensorInput, ValueSource
-from ..artifacts.errors import Diagnostic, ExportError, UsageError
-from ..artifacts.expr import dims_of, evaluate, render
+from ..artifacts.errors import Diagnostic, UsageError
+from ..artifacts.expr import dims_of
 from .axes import AxisName, parse_axis
 from .options import DimRequest
 from .signature import bind
@@ -39,7 +38,9 @@ def with_auto(
     if dynamic.get(AUTO, ...) is not None:
         return source, dict(dynamic)
     given = {name: request for name, request in dynamic.items() if name != AUTO}
-    examples = [_tensors(source, *each) for each in ((source.args, source.kwargs), *source.more)]
+    examples = [
+        example_leaves(source, *each) for each in ((source.args, source.kwargs), *source.more)
+    ]
     if len(examples) < 2:
         raise UsageError(
             Diagnostic(
@@ -118,7 +119,8 @@ def _told(
     )
 
 
-def _tensors(source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def example_leaves(source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The leaves of an example call by path: tensors and plain values."""
     return dict(bind(source.module, args, kwargs).leaves)
 
 
@@ -136,7 +138,7 @@ def _sizes(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[Sizes]]:
         for path, leaf in first.items():
             if _kind(other[path]) != _kind(leaf):
                 raise _unfit(
-                    f"{path} is {_shown(leaf)} in the first example, {_shown(other[path])} in "
+                    f"{path} is {shown(leaf)} in the first example, {shown(other[path])} in "
                     f"number {number}: only sizes may differ"
                 )
     return {
@@ -152,7 +154,8 @@ def _kind(leaf: Any) -> Any:
     return type(leaf), leaf
 
 
-def _shown(leaf: Any) -> str:
+def shown(leaf: Any) -> str:
+    """A leaf as a message has it: ``float32[2, 5]``, or the value."""
     if isinstance(leaf, torch.Tensor):
         return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
     return repr(leaf)
@@ -160,42 +163,3 @@ def _shown(leaf: Any) -> str:
 
 def _unfit(message: str) -> UsageError:
     return UsageError(Diagnostic("TC005", message))
-
-
-def require_served(source: Source, contract: Contract) -> None:
-    """All examples of the user's must be calls that the bundle serves.
-
-    Raises:
-        ExportError: TC212.
-    """
-    dims = [dim for dim in contract.dims if not isinstance(dim.source, ValueSource)]
-    for number, (args, kwargs) in enumerate(source.more, 2):
-        leaves = list(_tensors(source, args, kwargs).values())
-        sizes: dict[str, int] = {}
-        for dim in dims:
-            place = dim.source
-            assert not isinstance(place, ValueSource)
-            size = (leaves[place.input].shape[place.axis] - place.offset) // place.scale
-            sizes[dim.name] = size
-            above = dim.hi is not None and size > dim.hi
-            if size < dim.lo or above or (size - dim.lo) % dim.step:
-                origin = dim.hi_from if above else dim.lo_from
-                raise _not_served(f"{dim.name} is {size}", number, dim.span(), origin)
-        for item, leaf in zip(contract.inputs, leaves, strict=True):
-            for axis, size in enumerate(item.shape if isinstance(item, TensorInput) else ()):
-                if dims_of(size) <= sizes.keys() and evaluate(size, sizes) != leaf.shape[axis]:
-                    raise _not_served(
-                        f"{item.path} axis {axis} is {leaf.shape[axis]}", number, render(size)
-                    )
-
-
-def _not_served(what: str, number: int, serves: str, origin: Origin | None = None) -> ExportError:
-    return ExportError(
-        Diagnostic(
-            "TC212",
-            f"{what} in example {number}, and the bundle serves {serves}",
-            location=None if origin is None else origin.location,
-            notes=() if origin is None else (f"from: {origin}",),
-            tries=() if origin is not None else ("--dynamic auto, or the name of the axis",),
-        )
-    )

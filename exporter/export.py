@@ -27,7 +27,7 @@ from ..lowering.survey import OpUse
 from ..lowering.targets import GpuTarget, target_named
 from .advice import Advice, advise
 from .arms import covered_arms, with_cover
-from .auto import AUTO, require_served, with_auto
+from .auto import AUTO, with_auto
 from .bundle import assemble, machines
 from .derive import over_dims, used_symbols, with_asserted
 from .display import displayer, in_the_users_words, raised, relocated
@@ -36,6 +36,7 @@ from .limits import DEFAULT_LIMIT
 from .options import DimRequest, dynamic_from_python, parse_targets
 from .profiles import Variants, cover_from_python, profiles_from_python, spans_text
 from .repository import commit_of
+from .served import require_served
 from .source import Source, source_in_memory
 from .stages import Progress, Stages
 from .traced import traced_and_derived
@@ -218,6 +219,8 @@ def _export(
         traced, derived = arms[0].traced, arms[0].derived
         if len(arms) > 1:
             whole = covered.whole
+    several = [arm.derived.contract for arm in arms] if len(arms) > 1 else []
+    require_served(source, whole or derived.contract, several)
     planned = plan(arms, variants.profiles, variants.limit)
     notes += planned.notes
     raised(levels.applied(notes))
@@ -251,7 +254,6 @@ def _export(
         for wanted_function, function in zip(planned.functions, lowered.functions, strict=True):
             require_bounded(arms[wanted_function.program].traced, function.indexing)
         derived = with_asserted(derived, traced, lowered.main.asserted)
-        require_served(source, whole or derived.contract)
         contract = relocated(whole or derived.contract, displayer(source))
         made = built(planned, lowered) if len(planned.variants) > 1 else ()
         draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.unverified")

@@ -21,6 +21,9 @@ class Pair(nn.Module):
         return (x * mask[:, :, None]).sum(1) * scale
 
 
+LEVEL = "cpu:x86-64-v3"
+
+
 def example(batch: int, seq: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(batch, seq, 4), torch.ones(batch, seq)
 
@@ -121,3 +124,61 @@ def test_an_example_that_differs_in_a_fixed_axis_is_refused(tmp_path: Path) -> N
         tcexport.export(
             Pair().eval(), example(2, 5), examples=[example(2, 9)], out=tmp_path / "m.tcpkg"
         )
+
+
+class Halves(nn.Module):
+    """Needs an even number of rows, and indices of a table of five."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return x.reshape(2, -1, 4).sum(0) + self.table(ids)
+
+
+def halves(rows: int, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.zeros(rows // 2, dtype=torch.int64)
+    ids[-1:] = largest
+    return torch.randn(rows, 4), ids
+
+
+def export_halves(path: Path, *examples: tuple[torch.Tensor, torch.Tensor]) -> None:
+    tcexport.export(
+        Halves().eval(),
+        halves(8, 4),
+        examples=examples,
+        axes={"x": ("rows", None), "ids": ("half",)},
+        dynamic={"rows": None, "half": None},
+        out=path / "m.tcpkg",
+        targets=(LEVEL,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (halves(6, 5), "ids holds 0 to 5 in example 3, and the bundle serves -?[05] to 4"),
+        (
+            (torch.randn(6, 4), torch.zeros(2, dtype=torch.int64)),
+            "half is 2, rows is 6 in example 3",
+        ),
+        (
+            (torch.randn(6, 4), torch.zeros(3)),
+            r"ids is float32\[3\] in example 3, and .* int64 of 1",
+        ),
+        ((torch.randn(6, 4, 1), torch.zeros(3, dtype=torch.int64)), "float32 of 2 axes"),
+    ],
+)
+def test_an_example_that_a_guard_refuses_is_refused_at_export(
+    tmp_path: Path, other: tuple[torch.Tensor, torch.Tensor], says: str
+) -> None:
+    with pytest.raises(ExportError, match=says) as error:
+        export_halves(tmp_path, halves(4, 0), other)
+    assert error.value.code == "TC212"
+    assert not list(tmp_path.iterdir())
+
+
+def test_examples_that_meet_the_guards_are_served(tmp_path: Path) -> None:
+    export_halves(tmp_path, halves(4, 0), halves(12, 4))
+    assert tcexport.load(tmp_path / "m.tcpkg")(*halves(12, 4)).shape == (6, 4)
