@@ -29,6 +29,17 @@ def quietly() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Torch's layers of transformers compute by their parts, and not by one fused op."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
 def run_eager(module: torch.nn.Module, bound: Bound, leaves: Sequence[Any]) -> list[Any]:
     """The flat outputs of one call on clones of ``leaves``; the module's tensors stay as they were.
 

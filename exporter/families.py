@@ -31,6 +31,15 @@ FAMILIES: dict[str, Family] = {
         "the layer compares the values of the mask to find out whether it is causal",
         ("pass is_causal=True for a causal mask, is_causal=False for any other",),
     ),
+    "nested": Family(
+        "TC102",
+        "nn.TransformerEncoder looks at the values of the padding mask: where it cuts off the ends of "
+        "rows and nothing else, what is cut off becomes 0, and else it is computed",
+        (
+            "nn.TransformerEncoder(…, enable_nested_tensor=False)",
+            "torch.backends.mha.set_fastpath_enabled(False), in the file of the model",
+        ),
+    ),
     "size": Family(
         "TC102",
         "a number of steps, or an argument that must be a fixed number, depends on the values of a "

@@ -21,10 +21,12 @@ import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.variables.functions import SkipFunctionVariable
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Location
 from ..lowering.locations import is_library, is_machinery, shown_file
 from .eager import quietly
+from .examples import contiguous_clone
 from .families import classify_call, classify_event, classify_function
 from .reach import names_in, reach
 from .roles import branch_family
@@ -46,12 +48,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Observed:
-    """``result``: what the call gave; ``changes`` with the line of each, where it was found;
+    """``outputs``: the flat results, as they were when the call ended: a buffer that it writes to and
+    gives back is put back afterwards; ``changes`` with the line of each, where it was found;
     ``executed``: the user's code that ran, ``functions`` what of it has a name; ``possible``: what
     stops a trace, where it does not know better. The tracer, after a break in a loop, looks at
     nothing else of that function."""
 
-    result: Any
+    outputs: tuple[Any, ...]
     events: tuple[Event, ...]
     changes: tuple[tuple[Change, Location | None], ...]
     writes: tuple[Write, ...]
@@ -71,7 +74,7 @@ def observe(
     """
     snapshot = Snapshot(module)
     watch = _Watch()
-    written = Written({**inputs, **tensors_of(module)}, _here, watch.read, watch.drew)
+    written = Written({**inputs, **tensors_of(module)}, _here, watch.read, watch.drew, watch.nested)
     functions = reach(module).functions
     mode: Any = contextlib.nullcontext()
     if any({"data", "numpy"} & names_in(code) for code in functions):
@@ -80,6 +83,7 @@ def observe(
         with written, mode, _auditing(watch), _profiling(watch):
             result = call()
         watch.closed = True
+        outputs = tuple(contiguous_clone(value) for value in pytree.tree_leaves(result))
         changes = snapshot.changes()
         writes = written.writes()
         lines: dict[int, Location] = {}
@@ -104,7 +108,7 @@ def observe(
         or (change.slot.path == "torch.random") not in drawn
     )
     return Observed(
-        result,
+        outputs,
         tuple(watch.events),
         located,
         tuple(writes),
@@ -214,6 +218,12 @@ class _Watch:
             while through is not frame and not _is_dropout(through):
                 through = through.f_back or frame
             self.note("dropout" if _is_dropout(through) else "random", TORCHS, frame)
+
+    def nested(self) -> None:
+        """nn.TransformerEncoder looks at a padding mask, to decide how it computes."""
+        frame = _models_frame(sys._getframe(1))
+        if frame is not None:
+            self.note("nested", "", frame)
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """What `sys.addaudithook` calls."""

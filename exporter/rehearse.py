@@ -79,10 +79,10 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
             Diagnostic("TC009", f"the model failed on the example inputs: {message}", where)
         ) from error
     found = _judged(observed, module, inputs)
-    found = replace(found, errors=(*found.errors, *_foreign_results(module, observed.result)))
+    found = replace(found, errors=(*found.errors, *_foreign_results(module, observed.outputs)))
     if found.errors:
         return found
-    first = [contiguous_clone(value) for value in pytree.tree_leaves(observed.result)]
+    first: Sequence[Any] = observed.outputs
     if found.draws:  # held against each other with the numbers that a bundle would draw
         bound = replace(bound, draws=True)
         with preserved(module), quietly():
@@ -135,9 +135,9 @@ def lost_draws(rehearsal: Rehearsal) -> tuple[Diagnostic, ...]:
     )
 
 
-def _foreign_results(module: torch.nn.Module, result: Any) -> Iterator[Diagnostic]:
+def _foreign_results(module: torch.nn.Module, outputs: Sequence[Any]) -> Iterator[Diagnostic]:
     """Results that no bundle can give back: objects, and iterators, which compute after the call."""
-    for value in pytree.tree_leaves(result):
+    for value in outputs:
         if isinstance(value, Iterator):
             family = FAMILIES["generator"]
             yield Diagnostic(

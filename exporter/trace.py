@@ -33,7 +33,7 @@ from ..lowering.own_ops import name_of
 from ..lowering.tracing import whole_ops
 from .breaks import eager_failure, explain_failure, explain_pass
 from .divisors import Divisors, recording_divisors
-from .eager import quietly, run_eager
+from .eager import quietly, run_eager, without_fast_path
 from .examples import AxisExprs, resized
 from .families import FAMILIES
 from .lines import recording_lines
@@ -303,8 +303,6 @@ def _sizes_of_zero(possible: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _tracing() -> Iterator[None]:
     """Torch's switches during a trace, all put back afterwards."""
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # the fused op has no shape expressions
     names = ("torch._dynamo", "torch.export", "torch._subclasses.fake_tensor")
     levels = {name: logging.getLogger(name).level for name in names}
     for name in names:
@@ -312,6 +310,7 @@ def _tracing() -> Iterator[None]:
     try:
         with (
             torch.no_grad(),
+            without_fast_path(),  # the fused op has no shape expressions
             # No size is assumed to be 0, 1 or equal to another because the example's is.
             shape_config.patch(backed_size_oblivious=True, use_duck_shape=False),
             # The cache compares strides when it answers, which leaves guards like seq != 1 that
@@ -326,7 +325,6 @@ def _tracing() -> Iterator[None]:
         ):
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
 

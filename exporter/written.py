@@ -32,6 +32,7 @@ class Written(TorchDispatchMode):
         here: gives the user's line that is running.
         read: called where a Python number is read out of a tensor.
         drew: called where torch's own generator has given random numbers.
+        nested: called where nn.TransformerEncoder asks whether a padding mask lets it pack its rows.
     """
 
     supports_higher_order_operators = True
@@ -42,8 +43,10 @@ class Written(TorchDispatchMode):
         here: Callable[[], Location | None],
         read: Callable[[], None] = lambda: None,
         drew: Callable[[], None] = lambda: None,
+        nested: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
+        self._nested = nested
         self._drew = drew
         self._here = here
         self._read = read
@@ -72,6 +75,8 @@ class Written(TorchDispatchMode):
                         self.save(each)
         if func is torch.ops.aten._local_scalar_dense.default:
             self._read()
+        if func is torch.ops.aten._nested_tensor_from_mask_left_aligned.default:
+            self._nested()
         if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
             return func(*args, **kwargs)
         before = torch.get_rng_state()

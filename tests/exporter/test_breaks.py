@@ -146,3 +146,25 @@ def test_breaks_are_told_as_they_are_met_where_that_is_asked_for(
     assert "[tcexport graph_breaks]" in told
     for line in ("a branch depends on the values of a tensor", "open()", "torch.save()"):
         assert line in told
+
+
+class Counts(nn.Module):
+    """Gives back the buffer that it has just written to, as it is."""
+
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += x.sum(0)
+        return self.total
+
+
+def test_a_buffer_that_is_written_and_given_back_is_state_and_no_accident() -> None:
+    model = Counts()
+    refused, found = said_of(model)
+    assert not refused
+    assert [each.code for each in found] == ["TC122"]
+    assert not model.total.any()
