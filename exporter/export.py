@@ -31,6 +31,7 @@ from .auto import AUTO, with_auto
 from .bundle import assemble, machines
 from .derive import over_dims, used_symbols, with_asserted
 from .display import displayer, in_the_users_words, raised, relocated
+from .empty import require_no_empty
 from .indices import require_bounded
 from .limits import DEFAULT_LIMIT
 from .options import DimRequest, dynamic_from_python, parse_targets
@@ -221,6 +222,9 @@ def _export(
             whole = covered.whole
     several = [arm.derived.contract for arm in arms] if len(arms) > 1 else []
     require_served(source, whole or derived.contract, several)
+    for target in wanted:
+        if isinstance(target, GpuTarget):
+            require_no_empty(traced, derived, target.label)
     planned = plan(arms, variants.profiles, variants.limit)
     notes += planned.notes
     raised(levels.applied(notes))
