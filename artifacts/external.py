@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,20 +37,24 @@ def move_outside(path: Path, out: Path) -> Path | None:
 
 
 @contextmanager
-def moved_outside(path: Path) -> Iterator[None]:
+def moved_outside(path: Path) -> Iterator[Callable[[], None]]:
     """Move the weights of the bundle at ``path`` into a file beside it, which goes again where what
-    follows fails, unless it was there before: as part of another bundle.
+    follows fails, or on a call of what is given, unless it was there before: another bundle's.
 
     Raises:
         BundleError, UsageError: as `move_outside`.
     """
     before = {each.name for each in path.parent.glob("weights-*.safetensors")}
     beside = move_outside(path, path)
-    try:
-        yield
-    except BaseException:
+
+    def drop() -> None:
         if beside is not None and beside.name not in before:
             beside.unlink(missing_ok=True)
+
+    try:
+        yield drop
+    except BaseException:
+        drop()
         raise
 
 

@@ -7,7 +7,7 @@ a file that holds more, less or other than the manifest says is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -81,7 +81,9 @@ class Target(_Data, frozen=True, omit_defaults=True):
     ``libc`` the oldest glibc that it runs with.
 
     One for a GPU has ``cuda``, and its ``level`` is what the code around the kernels needs.
-    ``entry`` is how this binary is called, where that is not the manifest's.
+    ``entry`` is how this binary is called, where that is not the manifest's; then it holds that one
+    function. ``entries`` are how its functions for the manifest's variants are called, in their order,
+    where that is not as these say.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Target(_Data, frozen=True, omit_defaults=True):
     library: str
     cuda: CudaCode | None = None
     entry: Entry | None = None
+    entries: tuple[Entry, ...] = ()
 
 
 class RuntimeLibrary(_Data, frozen=True, omit_defaults=True):
@@ -153,7 +156,7 @@ class Parameters(_Data, frozen=True):
 
 class Variant(_Data, frozen=True, omit_defaults=True):
     """Code for a part of the calls: ``entry``, and the contract of this part. A contract of None is
-    the bundle's own.
+    the bundle's own. ``memory`` is the manifest's, for this code.
 
     It has the parameters, inputs and results of the bundle's contract, and dims that are read from
     the same places.
@@ -162,6 +165,7 @@ class Variant(_Data, frozen=True, omit_defaults=True):
     name: str
     entry: Entry
     contract: Contract | None = None
+    memory: tuple[Any, ...] | None = None
 
 
 class Manifest(_Data, frozen=True, omit_defaults=True):
@@ -170,9 +174,9 @@ class Manifest(_Data, frozen=True, omit_defaults=True):
     Where there are ``variants``, a call that meets it goes to the first of them whose own contract it
     meets, too; ``entry`` is that of the last one. ``memory`` are
     sums of bytes over dims: a call of the compiled function allocates the largest of them at once; None
-    where that is not known, as with several variants. ``generator`` names the state that random
-    numbers are drawn from, where there are any: int64[2], the seed and the number of the next call,
-    which counts from 1; 0 before there is a seed.
+    where that is not known, and where each of several variants says it for itself. ``generator`` names
+    the state that random numbers are drawn from, where there are any: int64[2], the seed and the
+    number of the next call, which counts from 1; 0 before there is a seed.
     """
 
     format_version: int
@@ -230,14 +234,9 @@ def decode(data: bytes) -> Manifest:
         contract = checked(manifest.contract)
         dims = frozenset(dim.name for dim in contract.dims)
         entry = _with_sizes(manifest.entry, dims)
-        targets = tuple(
-            msgspec.structs.replace(each, entry=_with_sizes(each.entry, dims))
-            if each.entry is not None
-            else each
-            for each in manifest.targets
-        )
         memory = _read_memory(manifest.memory, dims)
         variants = tuple(_checked_variant(each, contract) for each in manifest.variants)
+        targets = tuple(_checked_target(each, contract, variants) for each in manifest.targets)
         _check_entries(manifest)
         check_states(manifest.states)
         check_generator(manifest.states, manifest.generator)
@@ -301,6 +300,13 @@ def _read_memory(sums: tuple[Any, ...] | None, dims: frozenset[str]) -> tuple[Ex
     return found
 
 
+def memory_unknown(manifest: Manifest) -> str:
+    """Why a manifest, or a variant, may say nothing of the memory that its code needs."""
+    if all(target.cuda is not None for target in manifest.targets):
+        return "it holds code for GPUs alone"
+    return "sizes within the model depend on data or are too many, or an older tcexport made it"
+
+
 def routes(manifest: Manifest, target: Target) -> tuple[Variant, ...]:
     """The variants that a target's binary holds, in the order in which they are tried.
 
@@ -308,7 +314,12 @@ def routes(manifest: Manifest, target: Target) -> tuple[Variant, ...]:
     """
     if target.entry is not None or not manifest.variants:
         return (Variant(GENERAL, entry_of(manifest, target)),)
-    return manifest.variants
+    if not target.entries:
+        return manifest.variants
+    return tuple(
+        msgspec.structs.replace(each, entry=entry)
+        for each, entry in zip(manifest.variants, target.entries, strict=True)
+    )
 
 
 def contract_of(manifest: Manifest, variant: Variant) -> Contract:
@@ -329,8 +340,27 @@ def _checked_variant(variant: Variant, whole: Contract) -> Variant:
     )
     if differs:
         raise ManifestError(f"variant {variant.name!r:.80} takes other calls than the bundle")
-    entry = _with_sizes(variant.entry, frozenset(dim.name for dim in contract.dims))
-    return Variant(variant.name, entry, None if variant.contract is None else contract)
+    dims = frozenset(dim.name for dim in contract.dims)
+    return Variant(
+        variant.name,
+        _with_sizes(variant.entry, dims),
+        None if variant.contract is None else contract,
+        _read_memory(variant.memory, dims),
+    )
+
+
+def _checked_target(target: Target, contract: Contract, variants: Sequence[Variant]) -> Target:
+    if target.entries and (target.entry is not None or len(target.entries) != len(variants)):
+        raise ManifestError(f"{target.name:.80} is not called in one way for each of the variants")
+    served = [variant.contract or contract for variant in variants[: len(target.entries)]]
+    entries = tuple(
+        _with_sizes(entry, frozenset(dim.name for dim in each.dims))
+        for entry, each in zip(target.entries, served, strict=True)
+    )
+    entry = target.entry
+    if entry is not None:
+        entry = _with_sizes(entry, frozenset(dim.name for dim in contract.dims))
+    return msgspec.structs.replace(target, entry=entry, entries=entries)
 
 
 def _with_sizes(entry: Entry, dims: frozenset[str]) -> Entry:
@@ -347,6 +377,11 @@ def _check_entries(manifest: Manifest) -> None:
     called = [] if manifest.variants else [(manifest.entry, manifest.contract)]
     called += [(each.entry, manifest.contract) for each in manifest.targets if each.entry]
     called += [(each.entry, contract_of(manifest, each)) for each in manifest.variants]
+    called += [
+        (entry, contract_of(manifest, each))
+        for target in manifest.targets
+        for entry, each in zip(target.entries, manifest.variants, strict=False)
+    ]
     for entry, contract in called:
         for index in entry.inputs:
             inside = 0 <= index < len(contract.inputs)

@@ -515,6 +515,17 @@ _rule(
     allowed=True,
 )
 _rule(
+    "TC226",
+    "a variant that is slower than the general code",
+    "A variant was measured beside the code that would serve its calls else, in turn, twice, and was "
+    "slower by more than noise.",
+    "A variant is there to be faster. The bundle is built again without it, and has the bytes of one "
+    "that is exported without it.",
+    "Nothing is to be done. `--keep-variants` keeps all of them and measures none.",
+    level="note",
+    allowed=True,
+)
+_rule(
     "TC301",
     "size out of range",
     "An axis is smaller or larger than the bundle serves, or not on its steps.",
@@ -908,6 +919,7 @@ _RELATED = (
     ("TC201", "TC202", "TC210", "TC212"),
     ("TC211", "TC107"),
     ("TC220", "TC221", "TC222", "TC223", "TC224"),
+    ("TC222", "TC226"),
     ("TC224", "TC225", "TC320"),
     ("TC210", "TC301", "TC307"),
     ("TC302", "TC303", "TC308"),

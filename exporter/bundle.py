@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..artifacts.container import write_bundle
 from ..artifacts.contract import Contract
 from ..artifacts.expr import Expr
@@ -49,13 +51,13 @@ def assemble(
     lowered: Lowered,
     sizes: tuple[Expr, ...],
     memory: tuple[Expr, ...] | None,
-    gpu_sizes: tuple[Expr, ...] = (),
+    on_gpu: tuple[Entry, ...] = (),
     variants: tuple[Variant, ...] = (),
 ) -> Manifest:
     """Write the bundle to ``path``, whole or not at all; equal arguments give equal bytes.
 
-    ``sizes`` and ``gpu_sizes`` are those that the functions for the CPU and for the GPU take;
-    ``variants`` are in the order of trial.
+    ``sizes`` are those that the function for the CPU takes; ``variants`` are in the order of trial, and
+    ``on_gpu`` are their functions for a GPU, or the one that there is.
 
     Raises:
         UsageError: TC012, it cannot be written; TC011, TC506, as `tvm_runtime`.
@@ -78,14 +80,15 @@ def assemble(
         member = f"targets/{target.folder}/model.so"
         members.append((member, library))
         needs = max(lowered.libc, runtimes_for[level.machine].libc, key=_version_key)
-        code, own = None, None
+        made = Target(target.label, _SYSTEM, level.machine, level.name, needs, member)
         if isinstance(target, GpuTarget):
             assert lowered.gpu is not None
-            code, own = _cuda_code(target, lowered.gpu), _entry_on_gpu(lowered.gpu, gpu_sizes)
-            own = None if own == entry else own
-        targets.append(
-            Target(target.label, _SYSTEM, level.machine, level.name, needs, member, code, own)
-        )
+            made = msgspec.structs.replace(made, cuda=_cuda_code(target, lowered.gpu))
+            if not variants and on_gpu != (entry,):
+                made = msgspec.structs.replace(made, entry=on_gpu[0])
+            elif variants and on_gpu != tuple(each.entry for each in variants):
+                made = msgspec.structs.replace(made, entries=on_gpu)
+        targets.append(made)
     runtimes = []
     for runtime in runtimes_for.values():
         folder = f"runtime/{_SYSTEM}-{runtime.machine}"
@@ -133,10 +136,6 @@ def _cuda_code(target: GpuTarget, built: OnGpu) -> CudaCode:
         compiler=toolchain.VERSION,
         kernels=built.kernels,
     )
-
-
-def _entry_on_gpu(built: OnGpu, sizes: tuple[Expr, ...]) -> Entry:
-    return Entry(ENTRY_FUNCTION, built.inputs, sizes, built.weights, built.results)
 
 
 def _version(package: str) -> str:

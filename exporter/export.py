@@ -7,46 +7,44 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ..artifacts.container import publish
 from ..artifacts.contract import Contract, Dim
-from ..artifacts.errors import Diagnostic, ExportError, UsageError
+from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.external import moved_outside
 from ..artifacts.levels import Levels, parse_levels
 from ..artifacts.logs import log
-from ..artifacts.manifest import GENERAL
-from ..lowering.cuda.toolchain import find_toolchain
-from ..lowering.own_ops import own_kernels
 from ..lowering.survey import OpUse
-from ..lowering.targets import GpuTarget, target_named
+from ..lowering.targets import Target, target_named
 from .advice import Advice, advise
-from .arms import covered_arms, with_cover
 from .auto import AUTO, with_auto
-from .bundle import assemble, machines
+from .bundle import assemble
 from .derive import over_dims, used_symbols, with_asserted
 from .display import displayer, in_the_users_words, raised, relocated
-from .empty import require_no_empty
 from .indices import require_bounded
 from .limits import DEFAULT_LIMIT
 from .options import DimRequest, dynamic_from_python, parse_targets
+from .outline import outlined, own_kernels_of
 from .profiles import Variants, cover_from_python, profiles_from_python, spans_text
 from .repository import commit_of
-from .served import require_served
 from .source import Source, source_in_memory
 from .stages import Progress, Stages
 from .traced import traced_and_derived
-from .tvm_runtime import tvm_runtime
-from .variants import Arm, Plan, built, plan
+from .variants import Plan, built, on_gpu, plan
 from .verify import Checked, Part, verify
 from .words import in_words
+from .worth import Raced, left_out, raced
 
 Weights = Literal["inside", "external"]
+
+if TYPE_CHECKING:
+    from ..lowering.lower import Lowered
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Report:
     """What an export did. ``stages``: seconds for each; ``verified``: where the file was compared
     with eager; ``notes``: what the user should know, as diagnostics; ``ops`` and ``advice``: see
     `OpUse`, `Advice`; ``variants``: what code there is beside the general one, in the order of
-    trial."""
+    trial; ``races``: how it was measured beside that one."""
 
     path: str
     size: int
@@ -68,6 +66,7 @@ class Report:
     ops: tuple[OpUse, ...]
     advice: Advice
     variants: tuple[str, ...] = ()
+    races: tuple[Raced, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,7 @@ def export(
     profiles: Mapping[str, Any] | None = None,
     cover: Mapping[str, Any] | None = None,
     variant_limit: int = DEFAULT_LIMIT,
+    keep_variants: bool = False,
     examples: Sequence[Any] = (),
     weights: Weights = "inside",
 ) -> Report:
@@ -125,6 +125,7 @@ def export(
         cover: a dim's name → ``(lo, hi)``: all of its sizes are served, also where the model branches
             on them: each arm is traced, and becomes a variant.
         variant_limit: how many variants there may be.
+        keep_variants: measure nothing, and leave no variant out for being slower than the general code.
         examples: further example inputs, each a tuple of arguments or a dict of keyword arguments.
         weights: ``"external"`` puts them into a file beside ``out``, named by its digest.
 
@@ -147,7 +148,10 @@ def export(
         narrow=narrow,
         levels=parse_levels(error, allow, "{}="),
         variants=Variants(
-            profiles_from_python(specialize, profiles), variant_limit, cover_from_python(cover)
+            profiles_from_python(specialize, profiles),
+            variant_limit,
+            cover_from_python(cover),
+            keep_variants,
         ),
         weights=weights,
     )
@@ -193,106 +197,50 @@ def _export(
     weights: Weights,
     stages: Stages,
 ) -> Report:
-    from ..lowering.lower import lower
-
     wanted = parse_targets(targets)
     _require_writable(path)
-    for machine in machines(target.name for target in wanted):
-        tvm_runtime(machine)  # what is missing is said before the work, not after it
-    if any(isinstance(target, GpuTarget) for target in wanted):
-        if variants.profiles or variants.cover is not None:
-            raise UsageError(
-                Diagnostic(
-                    "TC008",
-                    "variants are built for the CPU: GPU code has one function for all sizes",
-                    tries=("--target cpu", "no --specialize, --profile or --cover"),
-                )
-            )
-        find_toolchain()
-    whole: Contract | None = None
-    if variants.cover is None:
-        traced, derived, notes = traced_and_derived(source, dynamic, narrow, stages)
-        arms: tuple[Arm, ...] = (Arm(GENERAL, traced, derived),)
-    else:
-        dynamic = with_cover(dynamic, *variants.cover)
-        covered, notes = covered_arms(source, dynamic, variants, narrow, stages)
-        arms = covered.arms
-        traced, derived = arms[0].traced, arms[0].derived
-        if len(arms) > 1:
-            whole = covered.whole
-    several = [arm.derived.contract for arm in arms] if len(arms) > 1 else []
-    require_served(source, whole or derived.contract, several)
-    for target in wanted:
-        if isinstance(target, GpuTarget):
-            require_no_empty(traced, derived, target.label)
-    planned = plan(arms, variants.profiles, variants.limit)
-    notes += planned.notes
+    outline = outlined(source, dynamic, wanted, narrow, variants, stages)
+    dynamic, planned, whole, notes = outline.dynamic, outline.plan, outline.whole, outline.notes
+    traced = planned.arms[0].traced
     raised(levels.applied(notes))
-    with tempfile.TemporaryDirectory(prefix="tcexport-") as folder:
-        workdir = Path(folder)
-        with in_words(derived.words):
-            own = own_kernels(traced.program, source.lowerings)
-            if own and len(arms) > 1:
-                raise ExportError(
-                    Diagnostic(
-                        "TC224",
-                        f"the arms of a branch cannot share {own[0].op}, an op of the model's own",
-                        tries=("an export without --cover",),
-                    )
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.unverified")
+    races: tuple[Raced, ...] = ()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tcexport-") as folder, ExitStack() as outside:
+            while True:
+                workdir = Path(folder) / f"{len(planned.variants)}"
+                workdir.mkdir()
+                asked = _options(dynamic, targets, narrow, planned)
+                made = _build(source, planned, whole, wanted, asked, workdir, draft, stages)
+                # What is verified is what is published: with its weights where they will be.
+                drop = (
+                    outside.enter_context(moved_outside(draft)) if weights == "external" else None
                 )
-            lowered = lower(
-                traced.program,
-                tuple(target.name for target in wanted),
-                workdir,
-                stages.child,
-                own,
-                others=[arm.traced.program for arm in arms[1:]],
-                functions=planned.functions,
-            )
-        listener = log("variants")
-        if listener is not None:
-            for name, library in lowered.libraries.items():
-                size = library.stat().st_size
-                listener.info("built %s, %d bytes", target_named(name).label, size)
-        require_bounded(traced, lowered.main.indexing)
-        for wanted_function, function in zip(planned.functions, lowered.functions, strict=True):
-            require_bounded(arms[wanted_function.program].traced, function.indexing)
-        derived = with_asserted(derived, traced, lowered.main.asserted)
-        contract = relocated(whole or derived.contract, displayer(source))
-        made = built(planned, lowered) if len(planned.variants) > 1 else ()
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.unverified")
-        try:
-            with stages("write the bundle"):
-                assemble(
-                    draft,
-                    model=source.name,
-                    source=Path(source.file).name if source.file else "",
-                    source_sha256=source.sha256,
-                    commit=commit_of(Path(source.file) if source.file else None),
-                    options=_options(dynamic, targets, narrow, planned),
-                    contract=contract,
-                    lowered=lowered,
-                    sizes=used_symbols(lowered.main.sizes, derived),
-                    memory=None if made else over_dims(lowered.memory, derived),
-                    gpu_sizes=used_symbols(lowered.gpu.sizes if lowered.gpu else (), derived),
-                    variants=relocated(tuple(each for _, each in made), displayer(source)),
-                )
-            # What is verified is what is published: with its weights where they will be.
-            outside = moved_outside(draft) if weights == "external" else nullcontext()
-            with outside:
                 with stages("verify against eager"):
-                    parts = [Part("", traced, derived)]
-                    parts += [
-                        Part(each.name, arms[each.arm].traced, each.derived) for each, _ in made
-                    ]
                     verified = verify(
-                        draft, source.module, parts, wanted, workdir, source.reference
+                        draft, source.module, made.parts, wanted, workdir, source.reference
                     )
-                weights_size = lowered.weights_file.stat().st_size
-                publish(draft, path)
-        finally:
-            with suppress(FileNotFoundError):
-                draft.unlink()
+                here = any(not each.skipped for each in verified)
+                if variants.keep or races or not here:
+                    break
+                with stages("measure the variants") if planned.made else nullcontext():
+                    races = raced(draft, planned, workdir / "verify")
+                found = left_out(races)
+                if not found:
+                    break
+                if drop is not None:
+                    drop()
+                slower = {each.variant for each in races if each.slower}
+                kept = [each for each in variants.profiles if each.name not in slower]
+                planned = plan(planned.arms, kept, variants.limit)
+                notes = (*outline.traced_notes, *planned.notes, *found)
+                raised(levels.applied(notes))
+            weights_size = made.lowered.weights_file.stat().st_size
+            publish(draft, path)
+    finally:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+    contract, lowered = made.contract, made.lowered
     return Report(
         path=str(path),
         size=path.stat().st_size,
@@ -305,8 +253,74 @@ def _export(
         stages=tuple(stages.done),
         ops=relocated(lowered.ops, displayer(source)),
         advice=advise(source, lowered.ops, contract, traced.sizes, path.with_suffix(".bench.json")),
-        variants=tuple(each.name for each in planned.variants) if made else (),
+        variants=tuple(each.name for each in planned.variants) if len(made.parts) > 1 else (),
+        races=races,
     )
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A file that is written, not verified yet: what it serves, and the parts to verify."""
+
+    lowered: Lowered
+    contract: Contract
+    parts: tuple[Part, ...]
+
+
+def _build(
+    source: Source,
+    planned: Plan,
+    whole: Contract | None,
+    targets: Sequence[Target],
+    options: Mapping[str, str],
+    workdir: Path,
+    draft: Path,
+    stages: Stages,
+) -> _Built:
+    """Compile what is planned, and write it to ``draft``."""
+    from ..lowering.lower import lower
+
+    arms = planned.arms
+    traced, derived = arms[0].traced, arms[0].derived
+    with in_words(derived.words):
+        lowered = lower(
+            traced.program,
+            tuple(target.name for target in targets),
+            workdir,
+            stages.child,
+            own_kernels_of(source, arms),
+            others=[arm.traced.program for arm in arms[1:]],
+            functions=planned.functions,
+        )
+    listener = log("variants")
+    if listener is not None:
+        for name, library in lowered.libraries.items():
+            size = library.stat().st_size
+            listener.info("built %s, %d bytes", target_named(name).label, size)
+    require_bounded(traced, lowered.main.indexing)
+    for wanted, function in zip(planned.functions, lowered.functions, strict=True):
+        require_bounded(arms[wanted.program].traced, function.indexing)
+    derived = with_asserted(derived, traced, lowered.main.asserted)
+    contract = relocated(whole or derived.contract, displayer(source))
+    made = built(planned, lowered) if len(planned.variants) > 1 else ()
+    with stages("write the bundle"):
+        assemble(
+            draft,
+            model=source.name,
+            source=Path(source.file).name if source.file else "",
+            source_sha256=source.sha256,
+            commit=commit_of(Path(source.file) if source.file else None),
+            options=options,
+            contract=contract,
+            lowered=lowered,
+            sizes=used_symbols(lowered.main.sizes, derived),
+            memory=None if made else over_dims(lowered.main.memory, derived),
+            on_gpu=on_gpu(planned, lowered),
+            variants=relocated(tuple(each for _, each in made), displayer(source)),
+        )
+    parts = [Part("", traced, derived)]
+    parts += [Part(each.name, arms[each.arm].traced, each.derived) for each, _ in made]
+    return _Built(lowered, contract, tuple(parts))
 
 
 def check(

@@ -35,11 +35,13 @@ class Profile:
 @dataclass(frozen=True)
 class Variants:
     """All that is asked for beside the general code; ``limit``: how many variants there may be;
-    ``cover``: a dim whose range is traced arm by arm."""
+    ``cover``: a dim whose range is traced arm by arm; ``keep``: also those that are slower than the
+    general code."""
 
     profiles: tuple[Profile, ...] = ()
     limit: int = DEFAULT_LIMIT
     cover: tuple[str, DimRequest] | None = None
+    keep: bool = False
 
 
 Lists = dict[str, list[Span]]

@@ -16,10 +16,10 @@ from ..artifacts.manifest import GENERAL
 from ..artifacts.names import suggestions
 from ..artifacts.parts import box_of
 from ..artifacts.prove import Box, Span, holds
-from ..lowering.answer import Function
+from ..lowering.answer import Called, Function
 from ..lowering.lower import Lowered
 from ..lowering.variants import ENTRY
-from .derive import Derived, used_symbols, with_asserted
+from .derive import Derived, over_dims, used_symbols, with_asserted
 from .profiles import Profile, span_text, spans_text
 from .trace import Trace
 
@@ -60,12 +60,16 @@ class Plan:
     notes: tuple[Diagnostic, ...] = ()
 
     @property
+    def made(self) -> tuple[Planned, ...]:
+        """The variants in which sizes are fixed."""
+        return tuple(each for each in self.variants if each.sizes)
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         """What the library holds: the arms first, ``main`` before all."""
         arms = [each for each in self.variants if not each.sizes]
-        made = [each for each in self.variants if each.sizes]
         arms.sort(key=lambda each: each.arm)
-        return tuple(Function(each.function, each.arm, each.sizes) for each in (*arms, *made))
+        return tuple(Function(each.function, each.arm, each.sizes) for each in (*arms, *self.made))
 
 
 def plan(arms: Sequence[Arm], profiles: Sequence[Profile], limit: int) -> Plan:
@@ -274,6 +278,27 @@ def intersection(first: Box, second: Box) -> Box | None:
     return shared
 
 
+def entry_of(function: Called, derived: Derived) -> manifest.Entry:
+    """How a function is called, as the manifest has it."""
+    return manifest.Entry(
+        function.name,
+        function.inputs,
+        used_symbols(function.sizes, derived),
+        function.weights,
+        function.results,
+        function.into,
+        function.given,
+    )
+
+
+def on_gpu(planned: Plan, lowered: Lowered) -> tuple[manifest.Entry, ...]:
+    """How the functions for a GPU are called, in the order of trial; none where there are none."""
+    if lowered.gpu is None:
+        return ()
+    called = {each.name: each for each in lowered.gpu.functions}
+    return tuple(entry_of(called[each.function], each.derived) for each in planned.variants)
+
+
 def built(planned: Plan, lowered: Lowered) -> tuple[tuple[Planned, manifest.Variant], ...]:
     """The variants as the manifest has them, with what the kernels of each assert of their data.
 
@@ -285,17 +310,10 @@ def built(planned: Plan, lowered: Lowered) -> tuple[tuple[Planned, manifest.Vari
         function = called[each.function]
         arm = planned.arms[each.arm]
         derived = with_asserted(each.derived, arm.traced, function.asserted)
-        entry = manifest.Entry(
-            function.name,
-            function.inputs,
-            used_symbols(function.sizes, derived),
-            function.weights,
-            function.results,
-            function.into,
-            function.given,
-        )
+        entry = entry_of(function, derived)
         general = len(planned.arms) == 1 and not each.sizes
         contract = None if general else derived.contract
         made = replace(each, derived=derived)
-        found.append((made, manifest.Variant(each.name, entry, contract)))
+        memory = over_dims(function.memory, derived)
+        found.append((made, manifest.Variant(each.name, entry, contract, memory)))
     return tuple(found)

@@ -318,6 +318,7 @@ def _record(calls: Sequence[_Call], folder: Path, seed: int | None) -> None:
         "count": len(calls),
         "fresh": [call.fresh for call in calls],
         "variants": [call.part.variant for call in calls],
+        "sizes": [call.point.sizes for call in calls],
         "seed": seed,
     }
     (folder / "calls.json").write_text(json.dumps(recorded))

@@ -45,19 +45,6 @@ class Progress(msgspec.Struct, frozen=True):
     seconds: float | None
 
 
-class OnGpu(msgspec.Struct, frozen=True):
-    """How the function for a GPU is called (as in `Called`), and what its library holds: machine
-    code and PTX by architecture, and kernels by name."""
-
-    target: str
-    inputs: tuple[int, ...]
-    sizes: tuple[str, ...]
-    weights: tuple[str, ...]
-    results: int
-    images: tuple[str, ...]
-    kernels: tuple[str, ...]
-
-
 class Called(msgspec.Struct, frozen=True):
     """How a compiled function is called, and what its contract must hold.
 
@@ -67,7 +54,9 @@ class Called(msgspec.Struct, frozen=True):
     tensors among the graph's outputs in their order, in an array, or one by itself. The function
     ``into``, if any, does the same, and takes memory for the results numbered ``given`` before the
     weights. ``indexing`` names the nodes whose kernels read or write at positions that are data, and
-    ``asserted`` is what kernels assert of their data: the contract must hold both.
+    ``asserted`` is what kernels assert of their data: the contract must hold both. ``memory`` are sums
+    of bytes over torch's symbols, of which a call allocates the largest at once, or None where that is
+    not known.
     """
 
     name: str
@@ -80,22 +69,31 @@ class Called(msgspec.Struct, frozen=True):
     asserted: tuple[Asserted, ...]
     into: str = ""
     given: tuple[int, ...] = ()
+    memory: tuple[Any, ...] | None = None
+
+
+class OnGpu(msgspec.Struct, frozen=True):
+    """How the functions for a GPU are called, and what their library holds: machine code and PTX by
+    architecture, and kernels by name."""
+
+    target: str
+    functions: tuple[Called, ...]
+    images: tuple[str, ...]
+    kernels: tuple[str, ...]
 
 
 class Made(msgspec.Struct, frozen=True):
     """What is known of the binaries of a program.
 
     ``functions`` are all functions of each library, ``main`` first. ``parameters`` is how the weights
-    were made of the model's state, where it is known. ``memory`` are sums of bytes over torch's
-    symbols, of which a call allocates the largest at once, or None where that is not known. ``gpu``
-    is how the function for a GPU is called, and what its library holds.
+    were made of the state of the model, where it is known. ``gpu`` is how the functions for a GPU are
+    called, and what their library holds.
     """
 
     functions: tuple[Called, ...]
     linker: str
     libc: str
     ops: tuple[OpUse, ...]
-    memory: tuple[Any, ...] | None = None
     states: tuple[StateTensor, ...] = ()
     parameters: Parameters | None = None
     gpu: OnGpu | None = None
@@ -105,13 +103,20 @@ class Made(msgspec.Struct, frozen=True):
         return self.functions[0]
 
 
+class Looked(msgspec.Struct, frozen=True):
+    """What is known of a function before it is compiled: see `Called`."""
+
+    indexing: tuple[str, ...]
+    asserted: tuple[Asserted, ...]
+
+
 class Surveyed(msgspec.Struct, frozen=True):
-    """Which ops of a program can be lowered, and why others cannot (TC501); the rest as in `Called`."""
+    """Which ops of a program can be lowered, why others cannot (TC501), and what is known of each
+    function."""
 
     ops: tuple[OpUse, ...]
     errors: tuple[Diagnostic, ...]
-    indexing: tuple[str, ...]
-    asserted: tuple[Asserted, ...]
+    functions: tuple[Looked, ...]
 
 
 class Answer(msgspec.Struct, frozen=True):

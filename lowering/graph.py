@@ -15,7 +15,7 @@ from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
 from . import epilogue, layout, regions
-from .answer import Called, Surveyed
+from .answer import Called, Looked, Surveyed
 from .checks import CHECK_INDEX, REQUIRE, free_number
 from .context import Context, Unsupported, constant_tensor, constant_value
 from .converters.complex import apart, together
@@ -112,14 +112,17 @@ def survey(
     constants: Mapping[str, Constant],
     target: Target,
     own: Sequence[OwnKernel] = (),
+    sizes: Mapping[str, int] | None = None,
 ) -> Surveyed:
-    """What `build` would say of a decomposed program, op by op.
+    """What `build` would say of a decomposed program, op by op; with ``sizes`` of torch's symbols as
+    numbers.
 
     Raises:
         ExportError: TC502, as `build`.
     """
     builder = relax.BlockBuilder()
-    return _Importer(program, constants, target, WeightStore(), own, GENERAL, builder).survey()
+    with with_sizes(program, sizes or {}):
+        return _Importer(program, constants, target, WeightStore(), own, GENERAL, builder).survey()
 
 
 class _Importer:
@@ -207,7 +210,8 @@ class _Importer:
                 output = self.ctx.builder.emit_output(relax.Tuple([]))
             self.ctx.builder.emit_func_output(output, list(self.inputs.values()))
         ops, indexing = table(self._uses()), tuple(dict.fromkeys(self.ctx.indexing))
-        return Surveyed(ops, refusals(ops), indexing, tuple(self.ctx.asserted))
+        looked = Looked(indexing, tuple(self.ctx.asserted))
+        return Surveyed(ops, refusals(ops), (looked,))
 
     def _nodes(self) -> None:
         self._placeholders()

@@ -94,21 +94,26 @@ def _paths(workdir: Path, count: int) -> tuple[str, ...]:
 
 
 def survey(
-    program: torch.export.ExportedProgram,
-    target: str,
+    programs: Sequence[torch.export.ExportedProgram],
+    targets: tuple[str, ...],
     workdir: Path,
     progress: Callable[[str, float | None], None],
     own: tuple[OwnKernel, ...] = (),
+    *,
+    functions: Sequence[Function] = (Function(),),
 ) -> Surveyed:
-    """What `lower` would say of a program: converted as there, by the same code, and not compiled.
+    """What `lower` would say of programs: converted as there, by the same code, and not compiled.
+
+    Returns:
+        the ops of the first program for the first target; refusals of all.
 
     Raises:
         ExportError: TC502, TC503, as `lower`.
     """
     workdir = workdir.resolve()
-    paths = _paths(workdir, 1)
-    request = Request(paths, (target,), str(workdir), only_survey=True, own=own)
-    answer = _asked((program,), request, progress)
+    paths = _paths(workdir, len(programs))
+    request = Request(paths, targets, str(workdir), tuple(functions), only_survey=True, own=own)
+    answer = _asked(programs, request, progress)
     if answer.surveyed is None:
         raise ExportError(answer.errors)
     return answer.surveyed

@@ -34,11 +34,11 @@ CUDA = (
 @dataclass(frozen=True)
 class Compiled:
     """The code of a module; ``given`` are, for each function, the results that its `outputs.into` takes
-    memory for, by number; ``memory`` is what ``main`` allocates at once, as `memory.peaks` says."""
+    memory for, by number, and ``memory`` what it allocates at once, as `memory.peaks` says."""
 
     executable: relax.VMExecutable
     given: dict[str, tuple[int, ...]]
-    memory: tuple[Expr, ...] | None
+    memory: dict[str, tuple[Expr, ...] | None]
 
 
 def compile_module(
@@ -58,7 +58,7 @@ def compile_module(
         weights = {ENTRY: 0} if weights is None else weights
         given = {name: given_results(module, name) for name in weights}
         module = plan(with_given_results(module, weights))
-        memory = peaks(module["main"])
+        memory = {name: peaks(module[name]) for name in weights}
         module = mark_noalias(order_stores(lower(module)))
         _refuse_foreign_functions(module)
         executable = tvm.compile(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,7 +50,9 @@ def main(request_path: str) -> None:
     try:
         programs = tuple(Path(each) for each in request.programs)
         if request.only_survey:
-            answer = Answer(surveyed=look(programs[0], request.targets, request.own))
+            answer = Answer(
+                surveyed=look(programs, request.targets, request.functions, request.own)
+            )
         else:
             made = run(programs, request.targets, workdir, request.functions, request.own)
             answer = Answer(made=made)
@@ -91,20 +93,11 @@ def run(
     with stage("convert"):
         for name in targets:
             target = target_named(name)
-            wanted = functions[:1] if isinstance(target, GpuTarget) else functions
-            libraries[name] = build_all(loaded, values, wanted, target, store, own)
+            libraries[name] = build_all(loaded, values, functions, target, store, own)
     on_cpu = [name for name in targets if not isinstance(target_named(name), GpuTarget)]
     called = libraries[(on_cpu or list(targets))[0]].functions
     gpu = None
-    written = [[row.name for row in states(each)] for each in loaded]
-    if any(names != written[0] for names in written):
-        raise ExportError(
-            Diagnostic(
-                "TC224",
-                "the arms of a branch on sizes write to different buffers",
-                tries=("write to the same buffers in every arm", "export without --cover"),
-            )
-        )
+    _refuse_other_states([[row.name for row in states(each)] for each in loaded])
     for name in on_cpu:
         if libraries[name].functions != called:
             raise AssertionError(f"{name} wants other arguments than {targets[0]}")
@@ -137,16 +130,7 @@ def run(
                 executable = compile_for_gpu(libraries[name].module, target)
             with stage(f"compile for {name}"):
                 packed = export_gpu_library(executable, target, tools, linkers[name], library)
-            graph = libraries[name].functions[0]
-            gpu = OnGpu(
-                name,
-                graph.inputs,
-                graph.sizes,
-                graph.weights,
-                graph.results,
-                packed.images,
-                packed.kernels,
-            )
+            gpu = OnGpu(name, libraries[name].functions, packed.images, packed.kernels)
             needs.append(oldest_glibc(library.read_bytes()))
             continue
         with stage(f"compile for {name}"):
@@ -164,11 +148,14 @@ def run(
         needs.append(oldest_glibc(library.read_bytes()))
     if given:
         called = tuple(_with_given(each, [every[each.name] for every in given]) for each in called)
+        called = tuple(
+            msgspec.structs.replace(each, memory=joined([every[each.name] for every in memory]))
+            for each in called
+        )
     return Made(
         functions=called,
         linker=", ".join(sorted({linker.version for linker in linkers.values()})),
         libc=max(needs, key=lambda version: [int(part) for part in version.split(".")]),
-        memory=joined(memory) if memory else None,
         ops=libraries[targets[0]].ops,
         states=tuple(row for row, _ in held),
         parameters=parameters,
@@ -186,6 +173,17 @@ def _with_given(called: Called, given: list[tuple[int, ...]]) -> Called:
     return msgspec.structs.replace(called, into=into(called.name), given=first)
 
 
+def _refuse_other_states(written: Sequence[Sequence[str]]) -> None:
+    if any(names != written[0] for names in written):
+        raise ExportError(
+            Diagnostic(
+                "TC224",
+                "the arms of a branch on sizes write to different buffers",
+                tries=("write to the same buffers in every arm", "export without --cover"),
+            )
+        )
+
+
 def _refuse_state_on_gpu(names: list[str], targets: tuple[str, ...]) -> None:
     on_gpu = [name for name in targets if isinstance(target_named(name), GpuTarget)]
     if names and on_gpu:
@@ -200,23 +198,39 @@ def _refuse_state_on_gpu(names: list[str], targets: tuple[str, ...]) -> None:
 
 
 def look(
-    program_path: Path,
+    programs: tuple[Path, ...],
     targets: tuple[str, ...],
+    functions: tuple[Function, ...] = (Function(),),
     own: tuple[OwnKernel, ...] = (),
 ) -> Surveyed:
-    """Convert the program for the first target, and compile nothing."""
+    """Convert every function, and compile nothing: for the first CPU and for the GPU, as what can be
+    lowered does not depend on the level."""
     with stage("load compiler"):
         import torch
 
         from . import converters  # noqa: F401  (registers them)
         from .graph import survey
+        from .states import states
         from .weights import constants
 
     with stage("read the program"):
-        program = torch.export.load(program_path)
-        values = constants(program)
+        loaded = [torch.export.load(path) for path in programs]
+        values = [constants(program) for program in loaded]
+    written = [[row.name for row in states(each)] for each in loaded]
+    _refuse_other_states(written)
+    _refuse_state_on_gpu(written[0], targets)
+    kinds = {type(target_named(name)): target_named(name) for name in reversed(targets)}
     with stage("convert"):
-        return survey(program, values, target_named(targets[0]), own)
+        found = [
+            survey(loaded[each.program], values[each.program], target, own, each.sizes)
+            for target in sorted(kinds.values(), key=lambda each: isinstance(each, GpuTarget))
+            for each in functions
+        ]
+    return Surveyed(
+        found[0].ops,
+        tuple(dict.fromkeys(error for each in found for error in each.errors)),
+        tuple(looked for each in found[: len(functions)] for looked in each.functions),
+    )
 
 
 if __name__ == "__main__":

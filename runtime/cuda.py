@@ -161,6 +161,34 @@ class Weights:
         return self.tensors
 
 
+class _WithoutOffset:
+    """A tensor for `from_dlpack` whose data begins where its pointer points: compiled code refuses one
+    that begins some bytes behind, as TVM's views do."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._device = tensor.__dlpack_device__()
+        self._capsule = tensor.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        made = pointer(
+            self._capsule, b"dltensor"
+        )  # a DLManagedTensor, which begins with the DLTensor
+        data, offset = (
+            ctypes.c_void_p.from_address(made),
+            ctypes.c_uint64.from_address(made + _OFFSET),
+        )
+        data.value, offset.value = (data.value or 0) + offset.value, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> Any:
+        return self._device
+
+
+_OFFSET = 40  # where `byte_offset` lies in DLPack's DLTensor (dlpack.h)
+
+
 class Device:
     """One GPU of this process.
 
@@ -283,7 +311,8 @@ class Device:
 
     def view(self, slab: Any, shape: Sequence[int], dtype: str, offset: int) -> Any:
         """A tensor of ``dtype`` on a part of another's memory."""
-        return self._view(slab, self._ffi.Shape(shape), self._ffi.dtype(dtype), offset)
+        made = self._view(slab, self._ffi.Shape(shape), self._ffi.dtype(dtype), offset)
+        return self._ffi.from_dlpack(_WithoutOffset(made)) if offset else made
 
     def stream(self) -> int:
         """The stream that tvm_ffi's own tensors are used on in this thread."""

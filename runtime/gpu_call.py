@@ -28,6 +28,7 @@ from .tensors import ALIGNMENT, CPU, Seen, aligned_empty, bits_of, from_bits
 from .worker import Worker
 
 if TYPE_CHECKING:
+    from ..artifacts.manifest import Entry
     from .calls import Calls
     from .session import Session
     from .variants import Route
@@ -116,10 +117,16 @@ class GpuStaging:
 
 @dataclass(frozen=True)
 class OnGpu:
-    """A GPU, and the weights on it that the compiled code takes."""
+    """A GPU, and the weights on it that the compiled code takes, with their names."""
 
     device: Device
     weights: Weights
+    names: tuple[str, ...]
+
+    def weights_of(self, entries: Sequence[Entry]) -> tuple[tuple[Any, ...], ...]:
+        """The weights that each function takes."""
+        tensors = dict(zip(self.names, self.weights.tensors, strict=True))
+        return tuple(tuple(tensors[name] for name in entry.weights) for entry in entries)
 
     @property
     def vm(self) -> tuple[int, ...]:
@@ -153,9 +160,6 @@ class GpuCalls:
     def __init__(self, place: OnGpu, calls: Calls) -> None:
         self._device, self._weights = place.device, place.weights
         self._calls = calls
-        (route,) = calls.routes  # such a binary has one function
-        self._taken = route.taken
-        self._size_count = route.sized
         self._blocking = os.environ.get(BLOCKING_ENVIRONMENT, "0") not in ("", "0")
         self._known: set[Sizes] = set()
         self._device.holders.add(self)
@@ -180,37 +184,43 @@ class GpuCalls:
         staging: GpuStaging | None = worker.on_gpu
         if staging is None:
             staging = worker.on_gpu = GpuStaging(self._device)
-        there = next((leaf for index, _, _ in self._taken if _on_gpu(leaf := leaves[index])), None)
+        there = next((leaf for index, _, _ in route.taken if _on_gpu(leaf := leaves[index])), None)
         counts = worker.counts
         began = time.perf_counter_ns()
         try:
             if there is None:
-                results = self._from_host(worker, staging, leaves, sizes)
+                results = self._from_host(route, worker, staging, leaves, sizes)
             else:
-                results = self._on_device(worker, staging, leaves, sizes, there)
+                results = self._on_device(route, worker, staging, leaves, sizes, there)
         except (GuardError, InternalError):
             raise
         except BaseException as error:
             self._device.settle()
-            failure = self._calls.stopped(error, 0, isinstance(error, CudaError))
+            failure = self._calls.stopped(error, route.number, isinstance(error, CudaError))
             if failure is error:
                 raise
             raise failure from None
-        counts.calls[0] += 1
+        counts.calls[route.number] += 1
         counts.nanoseconds += time.perf_counter_ns() - began
         return results
 
     # --- inputs on the GPU ---
 
     def _on_device(
-        self, worker: Worker, staging: GpuStaging, leaves: Sequence[Any], sizes: Sizes, there: Seen
+        self,
+        route: Route,
+        worker: Worker,
+        staging: GpuStaging,
+        leaves: Sequence[Any],
+        sizes: Sizes,
+        there: Seen,
     ) -> list[Any]:
         stream, shared = stream_of(there.source, self._device)
         arguments, places = [], []
-        size = sum(_padded(_bytes(leaves[index])) for index, _, _ in self._taken)
+        size = sum(_padded(_bytes(leaves[index])) for index, _, _ in route.taken)
         with self._device.turn(stream):
             offset = 0
-            for index, dtype, _ in self._taken:
+            for index, dtype, _ in route.taken:
                 leaf = leaves[index]
                 tensor = leaf.tensor
                 if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT or not _bytes(leaf):
@@ -225,7 +235,7 @@ class GpuCalls:
                     offset += _padded(_bytes(leaf))
                 arguments.append(tensor)
                 places.append(tensor.data_ptr())
-            tensors = self._call(worker, arguments, sizes)
+            tensors = self._call(route, worker, arguments, sizes)
             results = [self._own(tensor, places, stream) for tensor in tensors]
         if self._blocking or not shared:
             self._device.cudart.wait(stream)
@@ -247,11 +257,16 @@ class GpuCalls:
     # --- inputs on the CPU ---
 
     def _from_host(
-        self, worker: Worker, staging: GpuStaging, leaves: Sequence[Any], sizes: Sizes
+        self,
+        route: Route,
+        worker: Worker,
+        staging: GpuStaging,
+        leaves: Sequence[Any],
+        sizes: Sizes,
     ) -> list[Any]:
         arrays = [
             leaf.array() if type(leaf) is Seen else leaf
-            for leaf in (leaves[index] for index, _, _ in self._taken)
+            for leaf in (leaves[index] for index, _, _ in route.taken)
         ]
         offsets, size = [], 0
         for array in arrays:
@@ -267,7 +282,7 @@ class GpuCalls:
             base = staging.require(size)
             arguments = [
                 staging.view(offset, array.shape, dtype)
-                for array, offset, (_, dtype, _) in zip(arrays, offsets, self._taken, strict=True)
+                for array, offset, (_, dtype, _) in zip(arrays, offsets, route.taken, strict=True)
             ]
             if pinned and size:
                 copy(base, staging.there.address, size, 0)
@@ -275,7 +290,7 @@ class GpuCalls:
                 for array, offset in zip(arrays, offsets, strict=True):
                     packed = np.ascontiguousarray(array)
                     copy(base + offset, packed.ctypes.data, packed.nbytes, 0)
-            tensors = self._call(worker, arguments, sizes)
+            tensors = self._call(route, worker, arguments, sizes)
             results = [_empty_like(tensor) for tensor in tensors]
             wanted = sum(_padded(array.nbytes) for array, _ in results)
             pinned = staging.back.require(wanted)
@@ -296,13 +311,13 @@ class GpuCalls:
 
     # --- both ---
 
-    def _call(self, worker: Worker, arguments: list[Any], sizes: Sizes) -> list[Any]:
-        if self._size_count:
-            arguments = [*arguments, worker.shape(sizes[: self._size_count])]
+    def _call(self, route: Route, worker: Worker, arguments: list[Any], sizes: Sizes) -> list[Any]:
+        if route.sized:
+            arguments = [*arguments, worker.shape(sizes[: route.sized])]
         if sizes in self._known:
-            return worker.run(0, *arguments)
+            return worker.run(route.number, *arguments)
         with self._device.measured():  # memory is taken at sizes that are new
-            tensors = worker.run(0, *arguments)
+            tensors = worker.run(route.number, *arguments)
         if len(self._known) >= 4096:
             self._known.clear()
         self._known.add(sizes)

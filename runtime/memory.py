@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from ..artifacts.contract import Contract, Guard, Origin
+from ..artifacts.contract import Guard, Origin
 from ..artifacts.errors import BundleError, Diagnostic, UsageError
-from ..artifacts.manifest import Manifest
+from ..artifacts.manifest import Manifest, contract_of, memory_unknown
 from ..artifacts.parts import box_of
 from ..artifacts.prove import bounds
 from .worker import Worker
 
 
-def limited(contract: Contract, manifest: Manifest, limit: int, path: Path) -> Contract:
-    """The contract with what keeps a call within ``limit`` bytes, as guards like the others.
+def limited(manifest: Manifest, limit: int, path: Path) -> Manifest:
+    """The bundle with what keeps a call within ``limit`` bytes, as guards like the others. Where it
+    has variants, each has its own: a call goes to the first that takes it and keeps within the limit.
 
     Raises:
         UsageError: TC008, the limit is no positive number, or the bundle does not say what it needs.
@@ -28,21 +30,24 @@ def limited(contract: Contract, manifest: Manifest, limit: int, path: Path) -> C
         raise UsageError(
             Diagnostic("TC008", f"memory_limit={limit!r:.40}: needs a number of bytes from 1")
         )
-    if manifest.memory is None:
-        raise UsageError(
-            Diagnostic(
-                "TC008",
-                f"memory_limit={limit}: {path} does not say what a call needs",
-                notes=(
-                    "it has variants"
-                    if manifest.variants
-                    else "sizes within the model depend on data, or an older tcexport made it",
-                ),
-                tries=("a limit of the process: ulimit -v, MemoryMax=",),
+    parts = [(each.memory, contract_of(manifest, each)) for each in manifest.variants]
+    least = math.inf
+    held = []
+    for memory, contract in parts or [(manifest.memory, manifest.contract)]:
+        if memory is None:
+            raise UsageError(
+                Diagnostic(
+                    "TC008",
+                    f"memory_limit={limit}: {path} does not say what a call needs",
+                    notes=(memory_unknown(manifest),),
+                    tries=("a limit of the process: ulimit -v, MemoryMax=",),
+                )
             )
-        )
-    box = box_of(contract.dims)
-    least = max((bounds(each, box)[0] for each in manifest.memory), default=0)
+        box = box_of(contract.dims)
+        least = min(least, max((bounds(each, box)[0] for each in memory), default=0))
+        origin = Origin(f"load(memory_limit={limit})")
+        guards = [Guard(("<=", each, limit), origin) for each in memory]
+        held.append(msgspec.structs.replace(contract, guards=(*contract.guards, *guards)))
     if least > limit:
         raise BundleError(
             Diagnostic(
@@ -51,9 +56,13 @@ def limited(contract: Contract, manifest: Manifest, limit: int, path: Path) -> C
                 tries=(f"memory_limit={least:.0f}",),
             )
         )
-    origin = Origin(f"load(memory_limit={limit})")
-    guards = [Guard(("<=", each, limit), origin) for each in manifest.memory]
-    return msgspec.structs.replace(contract, guards=(*contract.guards, *guards))
+    if not manifest.variants:
+        return msgspec.structs.replace(manifest, contract=held[0])
+    variants = tuple(
+        msgspec.structs.replace(each, contract=contract)
+        for each, contract in zip(manifest.variants, held, strict=True)
+    )
+    return msgspec.structs.replace(manifest, variants=variants)
 
 
 def give_back(workers: Iterable[Worker]) -> int | None:

@@ -151,18 +151,18 @@ class Model:
         self.manifest: Manifest = bundle.manifest
         if variant is not None:
             self.manifest = pinned(self.manifest, variant, bundle.path)
-        self.contract: Contract = self.manifest.contract
-        self.states = self.manifest.states
         machine = this_machine()
-        chosen = choose(bundle, device, machine)
+        chosen = choose(bundle, self.manifest, device, machine)
         if memory_limit is not None:
             if chosen.on_gpu:
                 raise _limit_of_a_gpu(memory_limit, chosen)
-            self.contract = limited(self.contract, self.manifest, memory_limit, bundle.path)
+            self.manifest = limited(self.manifest, memory_limit, bundle.path)
+        self.contract: Contract = self.manifest.contract
+        self.states = self.manifest.states
         if serves is not None:
             check_serves(self.contract, serves, bundle.path, parts_of(self.manifest))
         try:
-            placement = bring(bundle, chosen, machine)
+            placement = bring(bundle, self.manifest, chosen, machine)
             self.target: Target = placement.target
             self.fallback = placement.fallback
             self._gpu = gpu = placement.gpu
@@ -171,7 +171,7 @@ class Model:
             self._checks = compile_dispatch(self.contract, self._routes)
             self._build = builder(self.contract.result)
             weights, span = (
-                ((gpu.weights.tensors,), gpu.weights.span)
+                (gpu.weights_of([route.entry for route in self._routes]), gpu.weights.span)
                 if gpu
                 else map_weights(bundle, [route.entry.weights for route in self._routes])
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..artifacts.container import Bundle
 from ..artifacts.contract import TensorInput
 from ..artifacts.errors import BundleError, Diagnostic
-from ..artifacts.manifest import Manifest, Target, entry_of
+from ..artifacts.manifest import Manifest, Target, routes
 from .library import code_of, load_cuda_runtime, load_runtime
 from .machine import Machine, choose_target
 from .mapped import weights_of
@@ -52,17 +52,18 @@ class Placement:
     fallback: BundleError | None = None
 
 
-def choose(bundle: Bundle, device: str, machine: Machine) -> Choice:
+def choose(bundle: Bundle, manifest: Manifest, device: str, machine: Machine) -> Choice:
     """Choose the binary and the device.
 
     Args:
+        manifest: the bundle's, or as much of it as is to be served.
         device: "cpu", "cuda", "cuda:N", or "auto": the GPU where the bundle has a binary for it,
             else the CPU; where that is second choice, it is logged as a warning.
 
     Raises:
         BundleError: TC407, no such device; TC404, TC420 to TC423, it cannot run there.
     """
-    targets = bundle.manifest.targets
+    targets = manifest.targets
     on_gpu = any(target.cuda is not None for target in targets)
     on_cpu = any(target.cuda is None for target in targets)
     if device == "cpu" or (device == "auto" and not on_gpu):
@@ -80,14 +81,14 @@ def choose(bundle: Bundle, device: str, machine: Machine) -> Choice:
         raise _not_there(bundle, device, "the CPU alone", "device='auto'")
     or_cpu = device == "auto" and on_cpu
     try:
-        return Choice(_for_gpu(bundle, machine, index), index, or_cpu=or_cpu)
+        return Choice(_for_gpu(bundle, manifest, machine, index), index, or_cpu=or_cpu)
     except BundleError as error:
         if not or_cpu:
             raise
-        return _second_choice(bundle, machine, error)
+        return _second_choice(bundle, manifest, machine, error)
 
 
-def bring(bundle: Bundle, choice: Choice, machine: Machine) -> Placement:
+def bring(bundle: Bundle, manifest: Manifest, choice: Choice, machine: Machine) -> Placement:
     """Verify the bundle, load the runtime, and bring the weights to where they are needed.
 
     Raises:
@@ -95,43 +96,48 @@ def bring(bundle: Bundle, choice: Choice, machine: Machine) -> Placement:
     """
     if choice.gpu is not None:
         try:
-            return _on_gpu(bundle, choice.target, machine, choice.gpu)
+            return _on_gpu(bundle, manifest, choice.target, machine, choice.gpu)
         except BundleError as error:
             if not choice.or_cpu:
                 raise
-            choice = _second_choice(bundle, machine, error)
+            choice = _second_choice(bundle, manifest, machine, error)
     bundle.verify(copied=code_of(bundle, choice.target, machine))
     load_runtime(bundle, machine)
     return Placement(choice.target, None, choice.fallback)
 
 
-def _second_choice(bundle: Bundle, machine: Machine, error: BundleError) -> Choice:
-    target = choose_target(bundle.manifest.targets, machine, bundle.path)
+def _second_choice(
+    bundle: Bundle, manifest: Manifest, machine: Machine, error: BundleError
+) -> Choice:
+    target = choose_target(manifest.targets, machine, bundle.path)
     _logger.warning("%s runs on the CPU: %s", bundle.path, error)
     return Choice(target, fallback=error)
 
 
-def _for_gpu(bundle: Bundle, machine: Machine, index: int) -> Target:
+def _for_gpu(bundle: Bundle, manifest: Manifest, machine: Machine, index: int) -> Target:
     from ..artifacts.gpus import this_driver
     from .gpu import choose_gpu
 
-    if on_cpu_alone := _on_cpu_alone(bundle.manifest):
+    if on_cpu_alone := _on_cpu_alone(manifest):
         what = f"{bundle.path} {on_cpu_alone}, which is for the CPU alone"
         raise BundleError(Diagnostic("TC407", what, tries=("device='cpu'",)))
-    target, _ = choose_gpu(bundle.manifest.targets, machine, this_driver(), index, bundle.path)
+    target, _ = choose_gpu(manifest.targets, machine, this_driver(), index, bundle.path)
     return target
 
 
-def _on_gpu(bundle: Bundle, target: Target, machine: Machine, index: int) -> Placement:
+def _on_gpu(
+    bundle: Bundle, manifest: Manifest, target: Target, machine: Machine, index: int
+) -> Placement:
     bundle.verify(copied=code_of(bundle, target, machine))
     from .cuda import device_of
     from .gpu_call import OnGpu
 
     load_runtime(bundle, machine)
     device = device_of(bundle, index, lambda: load_cuda_runtime(bundle, machine))
-    names = entry_of(bundle.manifest, target).weights
+    held = [route.entry.weights for route in routes(manifest, target)]
+    names = tuple(dict.fromkeys(name for each in held for name in each))
     found = weights_of(bundle, names)
-    return Placement(target, OnGpu(device, device.upload(bundle, found, names)))
+    return Placement(target, OnGpu(device, device.upload(bundle, found, names), names))
 
 
 def _on_cpu_alone(manifest: Manifest) -> str:

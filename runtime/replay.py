@@ -54,13 +54,14 @@ def replay(bundle: Path, folder: Path) -> None:
                 session.seed(recording["seed"])
         file = (folder / f"{number}.inputs.safetensors").read_bytes()
         recorded = read_weights(memoryview(file))
-        args, kwargs = _arguments(model, recorded)
+        args, kwargs = arguments_of(model, recorded)
         outputs = _outputs(model, session(*args, **kwargs))
         write_weights(folder / f"{number}.outputs.safetensors", outputs)
     write_weights(folder / "state.safetensors", sessions[""][1].bits() if "" in sessions else {})
 
 
-def _arguments(model: Model, recorded: dict[str, Weight]) -> tuple[list[Any], dict[str, Any]]:
+def arguments_of(model: Model, recorded: dict[str, Weight]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a recorded call."""
     values = [
         item.value if isinstance(item, Fixed) else _argument(recorded[str(index)])
         for index, item in enumerate(model.contract.inputs)

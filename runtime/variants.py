@@ -143,7 +143,7 @@ def _refuse_all(reasons: dict[str, GuardError]) -> NoReturn:
     first = next(iter(reasons.values()))
     needs = "; or ".join(dict.fromkeys(error.needs for error in reasons.values()))
     place = first.argument if first.axis is None else f"{first.argument} axis {first.axis}"
-    notes = [f"variant {name}: {error.diagnostics[0].message}" for name, error in reasons.items()]
+    notes = [f"variant {name}: {_told(error)}" for name, error in reasons.items()]
     raise GuardError(
         Diagnostic(
             "TC320",
@@ -156,6 +156,12 @@ def _refuse_all(reasons: dict[str, GuardError]) -> NoReturn:
         needs=needs,
         guard=f"{place}: {needs}",
     )
+
+
+def _told(error: GuardError) -> str:
+    """What a call does not meet, and where that comes from."""
+    found = error.diagnostics[0]
+    return "; ".join((found.message, *(note for note in found.notes if note.startswith("from: "))))
 
 
 def reason(part: Route, leaves: Sequence[Any]) -> GuardError | None:
@@ -183,13 +189,17 @@ def pinned(manifest: Manifest, name: str, path: Path) -> Manifest:
     Raises:
         UsageError: TC006, there is no such variant.
     """
-    for each in manifest.variants:
+    for number, each in enumerate(manifest.variants):
         if each.name == name:
             return msgspec.structs.replace(
                 manifest,
                 contract=contract_of(manifest, each),
                 entry=each.entry,
-                targets=tuple(target for target in manifest.targets if target.entry is None),
+                targets=tuple(
+                    msgspec.structs.replace(target, entries=target.entries[number : number + 1])
+                    for target in manifest.targets
+                    if target.entry is None
+                ),
                 variants=(each,),
             )
     names = [each.name for each in manifest.variants]

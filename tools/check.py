@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ..artifacts.errors import Diagnostic, ExportError, UsageError
 from .failures import Place, as_data, machine_text, print_diagnostics
 from .progress import Progress
 from .sources import Asked, finding_options, load, source_arguments
 from .tables import contract_lines, op_lines, origin_text, value_rows
+from .variant_options import AskedVariants, target_option, variant_options
 
 if TYPE_CHECKING:
     from ..artifacts.contract import Contract
@@ -34,11 +36,15 @@ NOT_SERVED = 4
     help="Sizes that a bundle has to serve. Repeatable, or several with commas.",
 )
 @click.option("--graph", is_flag=True, help="Show the traced graph, with dims and source lines.")
+@target_option
+@variant_options
 @finding_options
 @click.pass_context
 def command(
     context: click.Context,
     asked: Asked,
+    wanted: AskedVariants,
+    targets: tuple[str, ...],
     serves: Sequence[str],
     graph: bool,
     quiet: bool,
@@ -51,6 +57,7 @@ def command(
     \b
       tcexport check model.py --dynamic seq
       tcexport check model.py --dynamic seq --format github --error TC106
+      tcexport check model.py --dynamic batch --cover seq=1..4096 --target cuda:sm_80
       tcexport check m.tcpkg --serves seq=1..4096 --serves batch=1..8
 
     SOURCE and its options are those of `tcexport export`. The exit status is 1 where the export would
@@ -58,7 +65,9 @@ def command(
     sizes are not served; what cannot be decided counts as that.
     """
     if asked.spec.endswith(".tcpkg"):
-        _check_bundle(asked, serves, graph, form)
+        typed = context.get_parameter_source("targets") is ParameterSource.COMMANDLINE
+        about_code = typed or wanted.given
+        _check_bundle(asked, serves, form, of_a_trace=graph or about_code)
         return
     if serves:
         raise UsageError(
@@ -70,14 +79,18 @@ def command(
         )
     with Progress(quiet) as progress, redirect_stdout(sys.stderr):
         levels = asked.levels()
+        read = wanted.typed(targets)
         source, dynamic = load(asked, progress)
+        dynamic, variants = wanted.of_source(source, dynamic, read)
         from ..exporter.check import check_source
 
         found = check_source(
             source,
             dynamic=dynamic,
+            targets=targets,
             narrow=asked.narrow,
             levels=levels,
+            variants=variants,
             graph=graph,
             bench=asked.bundle().with_suffix(".bench.json"),
             progress=progress,
@@ -103,7 +116,9 @@ def lines(found: Findings) -> list[str]:
     ops = op_lines(found.ops) if found.ops or not found.errors else []
     graph = [] if found.graph is None else found.graph.splitlines()
     advice = [] if found.advice is None else found.advice.lines
-    return [*contract_lines(found.contract), *ops, *graph, *advice]
+    order = "; ".join(found.variants)
+    variants = [f"variants, in the order of trial: {order}"] if order else []
+    return [*contract_lines(found.contract), *variants, *ops, *graph, *advice]
 
 
 def _as_json(found: Findings) -> dict[str, Any]:
@@ -120,13 +135,13 @@ def _as_json(found: Findings) -> dict[str, Any]:
 # --- bundles --------------------------------------------------------------------------------------
 
 
-def _check_bundle(asked: Asked, serves: Sequence[str], graph: bool, form: str) -> None:
+def _check_bundle(asked: Asked, serves: Sequence[str], form: str, *, of_a_trace: bool) -> None:
     from ..artifacts.container import open_bundle
     from ..exporter.options import parse_dynamic
     from ..runtime.coverage import coverage, parts_of
 
-    of_a_trace = (asked.inputs, asked.axes, asked.dynamic, asked.error, asked.allow)
-    if any(of_a_trace) or asked.narrow or asked.train or graph:
+    options = (asked.inputs, asked.axes, asked.dynamic, asked.error, asked.allow)
+    if any(options) or asked.narrow or asked.train or of_a_trace:
         raise UsageError(
             Diagnostic("TC008", f"{asked.spec} is a bundle: it takes --serves, and is not traced")
         )

@@ -14,25 +14,17 @@ from .failures import Place, machine_text, print_diagnostics
 from .progress import Progress
 from .sources import Asked, finding_options, load, source_arguments
 from .tables import dim_lines, size_text
-from .variant_options import AskedVariants, variant_options
+from .variant_options import AskedVariants, target_option, variant_options
 
 if TYPE_CHECKING:
     from ..exporter.export import Report
     from ..exporter.verify import Checked
+    from ..exporter.worth import Raced
 
 
 @click.command()
 @source_arguments
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    default=("cpu",),
-    metavar="TARGET",
-    help="`cpu` (x86-64-v3 and -v4, chosen at load; the default), `cpu:x86-64-v3`, levels joined "
-    "with + (`cpu:x86-64-v3+x86-64-v4`), `cpu:aarch64`, `cuda:sm_80+sm_90+ptx`, `cuda:native`. "
-    "Repeatable.",
-)
+@target_option
 @click.option(
     "-o",
     "--output",
@@ -76,17 +68,10 @@ def command(
     out = output or asked.bundle()
     # What the model prints is no result: stdout holds the path or the JSON alone.
     with Progress(quiet) as progress, redirect_stdout(sys.stderr):
-        from ..exporter.options import parse_targets
-
-        parse_targets(targets)  # a typo is answered before torch is imported
+        read = wanted.typed(targets)
         levels = asked.levels()
-        variants = wanted.read()
         source, dynamic = load(asked, progress)
-        dynamic, variants = wanted.with_shapes(source, dynamic, variants)
-        if variants.cover is not None:
-            from ..exporter.axes import check_dynamic_names
-
-            check_dynamic_names(dict([variants.cover]), source.axes)
+        dynamic, variants = wanted.of_source(source, dynamic, read)
         from ..exporter.export import export_source
 
         report = export_source(
@@ -137,8 +122,20 @@ def _print_summary(report: Report, verbose: bool) -> None:
         f"{size_text(report.size)} for {', '.join(report.targets)}, "
         f"of which weights {size_text(report.weights_size)}"
     )
+    if verbose:
+        lines += [_race(each) for each in report.races]
     for line in [*lines, *report.advice.lines]:
         print(line, file=sys.stderr)
+
+
+def _race(race: Raced) -> str:
+    at = ", ".join(f"{name}={size}" for name, size in race.sizes.items())
+    if race.ratio is None:
+        return f"{race.variant} ({at}): not measured, a call takes too long"
+    return (
+        f"{race.variant} ({at}): {race.ratio.low:.3f} to {race.ratio.high:.3f} of the time of "
+        f"{race.against}"
+    )
 
 
 def _point(checked: Checked) -> str:

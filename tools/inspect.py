@@ -14,7 +14,7 @@ import click
 from ..artifacts.container import open_bundle
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.expr import render
-from ..artifacts.manifest import Manifest, Member
+from ..artifacts.manifest import Manifest, Member, contract_of, memory_unknown
 from ..artifacts.names import printable
 from .failures import in_colour
 from .partition import VARIANT_HEADS, svg, variant_rows
@@ -81,6 +81,7 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
         *(("option", f"{name}={value}") for name, value in provenance.options.items()),
         *(("version", f"{name} {value}") for name, value in provenance.versions.items()),
         ("linker", provenance.linker),
+        *((("weights", f"sha256 {update}"),) if (update := provenance.weights_sha256) else ()),
     ]
     states = [
         (each.name, each.dtype, str(list(each.shape)), each.initial or "zeros")
@@ -125,13 +126,19 @@ def _memory_rows(manifest: Manifest) -> list[tuple[str, str]]:
     from ..artifacts.parts import box_of  # with numpy, which --help does without
     from ..artifacts.prove import bounds
 
-    if manifest.memory is None:
-        return [("not known", "sizes within the model depend on data")]
+    parts = [
+        (f"{each.name}: ", each.memory, contract_of(manifest, each)) for each in manifest.variants
+    ]
     rows = []
-    box = box_of(manifest.contract.dims)
-    for each in manifest.memory:
-        most = bounds(each, box)[1]
-        rows.append((render(each), "without end" if most == inf else f"<= {size_text(int(most))}"))
+    for name, memory, contract in parts or [("", manifest.memory, manifest.contract)]:
+        if memory is None:
+            rows.append((f"{name}not known", memory_unknown(manifest)))
+            continue
+        box = box_of(contract.dims)
+        for each in memory:
+            most = bounds(each, box)[1]
+            within = "without end" if most == inf else f"<= {size_text(int(most))}"
+            rows.append((f"{name}{render(each)}", within))
     return rows
 
 

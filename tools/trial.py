@@ -48,7 +48,7 @@ def export_with(
             )
         )
     command = [sys.executable, "-m", "tcexport", "export", again.source, "-q", "--format", "json"]
-    command += ["-o", str(out)]
+    command += ["-o", str(out), "--keep-variants"]
     if options.get("dynamic"):
         command += ["--dynamic", options["dynamic"]]
     for target in targets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,32 +29,51 @@ class AskedVariants:
     profiles: tuple[str, ...]
     limit: int
     cover: tuple[str, ...]
+    keep: bool
     shapes: tuple[str | None, str | None, str | None]
 
-    def read(self) -> Variants:
-        """The same as data.
+    @property
+    def given(self) -> bool:
+        """Whether any of the options was typed, but the limit."""
+        return any((self.specialize, self.profiles, self.cover, *self.shapes))
+
+    def typed(self, targets: Sequence[str]) -> Variants:
+        """The same as data, and the targets looked at: a typo is answered before torch is imported.
 
         Raises:
-            UsageError: TC008.
+            UsageError: TC008, TC506.
         """
+        from ..exporter.options import parse_targets
         from ..exporter.profiles import Variants, parse_cover, parse_profiles
 
+        parse_targets(targets)
         for option, text in zip(_SHAPES, self.shapes, strict=True):
             if text is not None:
                 from ..exporter.shapes import parse_shapes
 
                 parse_shapes(option, text)
         profiles = parse_profiles(self.specialize, self.profiles)
-        return Variants(profiles, self.limit, parse_cover(self.cover))
+        return Variants(profiles, self.limit, parse_cover(self.cover), self.keep)
 
-    def with_shapes(
+    def of_source(
         self, source: Source, dynamic: Dynamic, variants: Variants
     ) -> tuple[Dynamic, Variants]:
         """With what `--minShapes`, `--optShapes` and `--maxShapes` mean for the axes of a source.
 
         Raises:
-            UsageError: TC008, they cannot be said in dims, or contradict other options; TC006.
+            UsageError: TC008, they cannot be said in dims, or contradict other options; TC006, a dim
+                that is not there.
         """
+        dynamic, variants = self._with_shapes(source, dynamic, variants)
+        if variants.cover is not None:
+            from ..exporter.axes import check_dynamic_names
+
+            check_dynamic_names(dict([variants.cover]), source.axes)
+        return dynamic, variants
+
+    def _with_shapes(
+        self, source: Source, dynamic: Dynamic, variants: Variants
+    ) -> tuple[Dynamic, Variants]:
         from ..artifacts.errors import Diagnostic, UsageError
         from ..exporter.shapes import dims_of_shapes, parse_shapes
         from ..exporter.signature import bind
@@ -81,6 +100,20 @@ class AskedVariants:
         return {**dynamic, **ranges}, variants
 
 
+def target_option(function: F) -> F:
+    """Add `--target`; the function gets ``targets``."""
+    return click.option(
+        "--target",
+        "targets",
+        multiple=True,
+        default=("cpu",),
+        metavar="TARGET",
+        help="`cpu` (x86-64-v3 and -v4, chosen at load; the default), `cpu:x86-64-v3`, levels joined "
+        "with + (`cpu:x86-64-v3+x86-64-v4`), `cpu:aarch64`, `cuda:sm_80+sm_90+ptx`, `cuda:native`. "
+        "Repeatable.",
+    )(function)
+
+
 def variant_options(function: F) -> F:
     """Add the options; the function gets them as ``wanted``."""
 
@@ -90,13 +123,14 @@ def variant_options(function: F) -> F:
         profiles: tuple[str, ...],
         variant_limit: int,
         cover: tuple[str, ...],
+        keep_variants: bool,
         min_shapes: str | None,
         opt_shapes: str | None,
         max_shapes: str | None,
         **rest: Any,
     ) -> Any:
         shapes = (min_shapes, opt_shapes, max_shapes)
-        wanted = AskedVariants(specialize, profiles, variant_limit, cover, shapes)
+        wanted = AskedVariants(specialize, profiles, variant_limit, cover, keep_variants, shapes)
         return function(wanted=wanted, **rest)
 
     decorated: Any = functools.update_wrapper(take, function)
@@ -136,6 +170,11 @@ _OPTIONS = (
         default=DEFAULT_LIMIT,
         show_default=True,
         help="Refuse the export where more variants are asked for.",
+    ),
+    click.option(
+        "--keep-variants",
+        is_flag=True,
+        help="Measure none of them, and keep those, too, that are slower than the general code.",
     ),
     click.option(
         "--minShapes",

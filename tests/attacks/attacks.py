@@ -466,6 +466,23 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda data: data["contract"]["dims"][0]["source"].update(input=-1),
         "no input",
     ),
+    "a_target_with_functions_for_variants_that_are_not_there": (
+        lambda data: data["targets"][0].update(entries=[data["entry"]]),
+        "for each of the variants",
+    ),
+    "a_variant_that_a_target_has_no_function_for": (
+        lambda data: (
+            data.update(variants=[{"name": "a", "entry": data["entry"]}]),
+            data["targets"][0].update(entries=[data["entry"], data["entry"]]),
+        ),
+        "for each of the variants",
+    ),
+    "a_variant_whose_memory_is_a_condition": (
+        lambda data: data.update(
+            variants=[{"name": "a", "entry": data["entry"], "memory": [["<", "n", 1]]}]
+        ),
+        "a condition where a number is needed",
+    ),
     "a_generator_that_is_not_there": (
         lambda data: data.update(generator="dice"),
         "no state of a generator",

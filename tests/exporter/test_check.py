@@ -66,6 +66,29 @@ def test_each_op_has_a_row_with_its_count_module_and_line() -> None:
     assert rows["aten.add.Tensor"].fast == 0
 
 
+class Arms(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 8:
+            return x.mode(1).values + x.sum(1)
+        return x.cumsum(1).sum(1)
+
+
+def test_variants_and_arms_are_looked_at_as_an_export_does(tmp_path: Path) -> None:
+    module, options = Arms().eval(), {"axes": AXES, "cover": {"rows": (1, 64)}}
+    found = tcexport.check(module, (ROWS,), specialize={"rows": 4}, **options)
+    with pytest.raises(tcexport.ExportError) as error:
+        tcexport.export(module, (ROWS,), specialize={"rows": 4}, out=tmp_path / "m", **options)
+    assert found.errors == error.value.diagnostics, "the other arm has an op that is not lowered"
+    assert {each.code for each in found.errors} == {"TC501"}
+    assert found.variants == ("rows=4", "rows=1..8", "rows=9..64")
+    assert [(dim.lo, dim.hi) for dim in found.dims] == [(1, 64)]
+    beyond = tcexport.check(module, (ROWS,), specialize={"rows": 65}, **options)
+    assert [each.code for each in beyond.errors] == ["TC220"] and beyond.contract is None
+    with pytest.raises(tcexport.UsageError) as refused:
+        tcexport.check(module, (ROWS,), axes=AXES, targets=("cpu:x86-64-v9",))
+    assert refused.value.code == "TC506"
+
+
 def test_what_needs_no_computing_is_told_apart() -> None:
     class Folded(nn.Module):
         def __init__(self) -> None:

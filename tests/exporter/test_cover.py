@@ -70,7 +70,7 @@ def branches() -> Branches:
 @pytest.fixture(scope="module")
 def bundle(branches: Branches, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cover") / "m.tcpkg"
-    report = export(branches, path, (1, 40), specialize={"seq": 16, "batch": 1})
+    report = export(branches, path, (1, 40), specialize={"seq": 16, "batch": 1}, keep_variants=True)
     assert report.variants == ("seq=16,batch=1", "seq=1", "seq=2..8", "seq=9..40")
     assert {dim.name: dim.span() for dim in report.dims} == {"batch": "1..4", "seq": "1..40"}
     return path

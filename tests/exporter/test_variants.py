@@ -16,12 +16,21 @@ import tcexport
 from tcexport.artifacts.container import open_bundle
 from tcexport.artifacts.errors import ExportError, GuardError, UsageError
 from tcexport.artifacts.logs import set_logs
-from tcexport.artifacts.manifest import encode
+from tcexport.artifacts.manifest import encode, routes
 from tcexport.artifacts.prove import Span
 from tcexport.exporter.profiles import Profile, parse_profiles, profiles_from_python
 from tcexport.exporter.variants import intersection
+from tcexport.lowering.cuda.toolchain import find_toolchain
 
 LEVEL = "cpu:x86-64-v3"
+
+
+def missing_toolchain() -> str | None:
+    try:
+        find_toolchain()
+    except ExportError as error:
+        return error.diagnostics[0].message
+    return None
 
 
 class Net(nn.Module):
@@ -58,6 +67,7 @@ def bundle(net: Net, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "odd": {"batch": 3},
             "wide": {"seq": (1, 16)},
         },
+        keep_variants=True,
         out=tmp_path_factory.mktemp("bundles") / "net.tcpkg",
         targets=(LEVEL,),
     )
@@ -184,6 +194,36 @@ def test_weights_are_those_of_a_bundle_without_variants(
     code = "targets/cpu-x86-64-v3/model.so"
     assert set(sizes[0]) == set(sizes[1])
     assert sizes[1][code] < 4 * sizes[0][code]  # for five functions of a tiny model
+
+
+def test_each_variant_is_built_for_each_target(net: Net, tmp_path: Path) -> None:
+    error = missing_toolchain()
+    if error is not None:
+        pytest.skip(f"{error}; pip install 'tcexport[cuda]'")
+    report = tcexport.export(
+        net,
+        (torch.randn(2, 9, 8), torch.randint(0, 64, (2,))),
+        axes={"x": ("batch", "seq", None), "ids": ("batch",)},
+        dynamic={"batch": (1, 8), "seq": (1, 40)},
+        specialize={"seq": 16, "batch": 1},
+        out=tmp_path / "m.tcpkg",
+        targets=(LEVEL, "cuda:sm_80"),
+        keep_variants=True,
+    )
+    with open_bundle(report.path) as opened:
+        manifest = opened.manifest
+    on_cpu, on_gpu = manifest.targets
+    assert not on_cpu.entries and on_gpu.entry is None
+    of_cpu, of_gpu = routes(manifest, on_cpu), routes(manifest, on_gpu)
+    assert [each.name for each in of_gpu] == [each.name for each in of_cpu]
+    assert [each.entry.function for each in of_gpu] == ["v1_main", "main"]
+    assert all(not each.entry.given and not each.entry.into for each in of_gpu)
+    assert [each.contract for each in of_gpu] == [each.contract for each in of_cpu]
+    x, ids = np.ones((1, 16, 8), np.float32), np.zeros((1,), np.int64)
+    model = tcexport.load(report.path, device="cpu")
+    with torch.no_grad():
+        want = net(torch.from_numpy(x), torch.from_numpy(ids))[0]
+    np.testing.assert_allclose(model(x, ids)[0], want, rtol=1e-4, atol=1e-4)
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tcexport.artifacts.contract import Contract
-from tcexport.artifacts.manifest import CudaCode, RuntimeLibrary, Target
+from tcexport.artifacts.manifest import CudaCode, Entry, RuntimeLibrary, Target
 from tcexport.lowering.cuda.blob import DeviceCode, read_blob
 
 from ..runtime.bundles import FFI_VERSION, RUNTIME, TVM_VERSION, pack
@@ -81,6 +81,7 @@ def pack_gpu(
     *,
     cpu: Mapping[str, bytes] | None = None,
     code: CudaCode = CODE,
+    entries: tuple[Entry, ...] = (),
     **more: Any,
 ) -> Path:
     """A bundle with GPU code, and with libraries for the CPU by level where there are any."""
@@ -91,7 +92,7 @@ def pack_gpu(
         for level in cpu
     )
     name = "cuda:" + "+".join(code.architectures) + ("+ptx" if code.ptx else "")
-    on_gpu = Target(name, "linux", "x86_64", "x86-64-v2", "2.17", LIBRARY, code)
+    on_gpu = Target(name, "linux", "x86_64", "x86-64-v2", "2.17", LIBRARY, code, entries=entries)
     runtime = RuntimeLibrary(
         "linux", "x86_64", TVM_VERSION, FFI_VERSION, RUNTIME, "runtime/LICENSE", CUDA_RUNTIME
     )

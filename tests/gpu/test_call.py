@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from tcexport.artifacts.contract import Contract, IndexGuard, Origin, TensorInput, TensorOutput
 from tcexport.artifacts.errors import GuardError, InternalError, UsageError
+from tcexport.artifacts.manifest import Entry, Variant
 from tcexport.runtime import load
 from tcexport.runtime.cuda import Device, device_at
 from tcexport.runtime.gpu_call import stream_of
@@ -178,6 +180,57 @@ def test_a_model_without_weights(kernels: Path, tmp_path: Path) -> None:
     model = load(path, device="cuda")
     np.testing.assert_array_equal(model(x), x + x)
     np.testing.assert_array_equal(to_host(model(on_device(x))), x + x)
+
+
+def two_functions(builder: Any) -> None:
+    """``main(x[n, 4], w) = x + w``, and ``v1_main(x[8, 4], w) = x * w``, to be told apart."""
+    from tvm import relax, tirx
+
+    for name, rows, op in (
+        ("main", tirx.Var("n", "int64"), relax.op.add),
+        ("v1_main", 8, relax.op.multiply),
+    ):
+        x = relax.Var("x", relax.TensorType((rows, 4), "float32"))
+        w = relax.Var("w", relax.TensorType((4,), "float32"))
+        with builder.function(name, [x, w]):
+            with builder.dataflow():
+                out = builder.emit_output(op(x, w))
+            builder.emit_func_output(out)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_each_variant_has_a_function_and_weights_of_its_own(
+    kernels: Path, tmp_path: Path, own: bool
+) -> None:
+    """With entries of the GPU's own, and with those that the variants have for the CPU."""
+    whole = added_contract()
+    eight = msgspec.structs.replace(whole, dims=(dim("n", 0, 0, 8, 8),))
+    entries = tuple(
+        Entry(function, (0,), (), (weight,), 1)
+        for function, weight in (("v1_main", "v"), ("main", "w"))
+    )
+    on_cpu = tuple(msgspec.structs.replace(each, weights=("w",)) for each in entries)
+    called = on_cpu if own else entries
+    path = pack_gpu(
+        tmp_path / "v.tcpkg",
+        whole,
+        gpu_compiled(two_functions, kernels),
+        {"w": WEIGHT, "v": WEIGHT + 1},
+        entries=entries if own else (),
+        entry=called[1],
+        variants=(Variant("n=8", called[0], eight), Variant("general", called[1])),
+    )
+    model = load(path, device="cuda")
+    x, y = np.full((8, 4), 3, np.float32), np.full((9, 4), 3, np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(model(x), x * (WEIGHT + 1))
+        np.testing.assert_array_equal(model(y), y + WEIGHT)
+    np.testing.assert_array_equal(to_host(model(on_device(x))), x * (WEIGHT + 1))
+    assert model.metrics.variants == {"n=8": 3, "general": 2}
+    alone = load(path, device="cuda", variant="general")
+    np.testing.assert_array_equal(alone(x), x + WEIGHT)
+    with pytest.raises(GuardError, match="n <= 8"):
+        load(path, device="cuda", variant="n=8")(y)
 
 
 def test_what_does_not_fit_into_pinned_memory_goes_without(

@@ -104,6 +104,48 @@ def test_what_is_promised_must_be_possible_within_the_limit(squares: Path) -> No
         load(squares, memory_limit=8)
 
 
+def test_each_variant_keeps_within_the_limit_by_its_own_plan(tmp_path: Path) -> None:
+    import torch
+
+    class Squares(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sort(x @ x.T, dim=-1).values @ x
+
+    path = tmp_path / "m.tcpkg"
+    tcexport.export(
+        Squares().eval(),
+        (torch.randn(5, 8),),
+        axes={"x": ("n", None)},
+        dynamic={"n": (2, 4096)},
+        specialize={"n": [64, 2048]},
+        keep_variants=True,
+        out=path,
+        targets=("cpu:x86-64-v3",),
+    )
+    with open_bundle(path) as opened:
+        manifest = opened.manifest
+    assert manifest.memory is None
+    needs = {
+        each.name: max(evaluate(one, {"n": 100}) for one in each.memory or ())
+        for each in manifest.variants
+    }
+    assert needs["n=64"] < needs["general"] < needs["n=2048"]
+    model = load(path, memory_limit=needs["general"], serves={"n": (2, 100)})
+    for n, variant in ((64, "n=64"), (100, "general")):
+        assert model(np.ones((n, 8), np.float32)).shape == (n, 8)
+        assert model.metrics.variants[variant] == 1
+    with pytest.raises(GuardError, match="memory_limit=") as refused:
+        model(np.ones((2048, 8), np.float32))
+    assert refused.value.code == "TC320" and model.metrics.calls == 2
+    with pytest.raises(BundleError, match="TC406"):
+        load(path, memory_limit=needs["general"], serves={"n": (2, 200)})
+    with pytest.raises(BundleError, match=r"TC406.*at the least"):
+        load(path, memory_limit=8)
+    with pytest.raises(BundleError, match=r"TC406.*at the least"):
+        load(path, memory_limit=needs["n=64"], variant="n=2048")
+    assert run_command(["inspect", str(path)]) == 0
+
+
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "1G"])
 def test_what_is_no_limit_is_refused(squares: Path, limit: Any) -> None:
     with pytest.raises(UsageError, match="TC008"):

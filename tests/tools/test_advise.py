@@ -39,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         axes={"input": ("n", None)},
         dynamic={"n": (1, 64)},
         specialize={"n": [1, 8]},
+        keep_variants=True,
         out=folder / "m.tcpkg",
         targets=("cpu:x86-64-v3",),
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tcexport.artifacts.container import write_bundle
+from tcexport.artifacts.container import open_bundle, write_bundle
 from tcexport.artifacts.contract import (
     AxisSource,
     Contract,
@@ -88,6 +89,18 @@ def test_everything_is_shown_in_the_users_names(
     ):
         assert line.split() in [each.split() for each in shown.splitlines()], line
     assert "  model.so  28 B" in shown
+
+
+def test_the_file_of_exchanged_weights_is_named_by_its_digest(
+    bundle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_bundle(bundle) as opened:
+        manifest = opened.manifest
+    made = msgspec.structs.replace(manifest.provenance, weights_sha256="cd" * 32)
+    manifest = msgspec.structs.replace(manifest, provenance=made, members=())
+    write_bundle(tmp_path / "n.tcpkg", manifest, [("model.so", b"not code")])
+    assert run_command(["inspect", str(tmp_path / "n.tcpkg")]) == 0
+    assert f"weights   sha256 {'cd' * 32}" in capsys.readouterr().out
 
 
 def test_guards_alone(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:

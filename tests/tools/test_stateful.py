@@ -38,7 +38,16 @@ axes = {"x": ("n", None)}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stateful")
     (folder / "sums.py").write_text(MODEL)
-    options = ["--dynamic", "n=1..64", "--specialize", "n=8", "--target", "cpu:x86-64-v3", "-q"]
+    options = [
+        "--dynamic",
+        "n=1..64",
+        "--specialize",
+        "n=8",
+        "--keep-variants",
+        "--target",
+        "cpu:x86-64-v3",
+        "-q",
+    ]
     out = str(folder / "sums.tcpkg")
     assert run_command(["export", str(folder / "sums.py"), *options, "-o", out]) == 0
     return folder
