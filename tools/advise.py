@@ -16,13 +16,13 @@ from ..artifacts.container import open_bundle
 from ..artifacts.contract import Contract
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.manifest import GENERAL, Manifest, contract_of
+from ..artifacts.turns import ratio_of
 from .advise_measure import Pair, measure
 from .progress import Progress
 from .sources import output_options
 from .trial import Again, export_with
 
 CALLS = "calls"
-PAYS = 0.97  # of the general code's time: what is nearer to it is not told from noise
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured at some sizes: medians in seconds, and the quartiles of their ratio. ``pays``:
-    three quarters of the rounds were faster than `PAYS`."""
+    """What was measured at some sizes: medians in seconds, and the quartiles of their ratio. ``pays``
+    and ``slower``: beyond noise, see `Ratio`."""
 
     variant: str
     sizes: dict[str, int]
@@ -46,6 +46,7 @@ class Row:
     ratio: float
     quartiles: tuple[float, float]
     pays: bool
+    slower: bool
 
 
 @click.command()
@@ -224,11 +225,9 @@ def _read(path: Path, contract: Contract) -> list[Seen]:
 
 def _of_variants(manifest: Manifest) -> list[Seen]:
     """The lowest sizes that each variant takes."""
-    found = [
-        Seen({dim.name: dim.lo for dim in contract_of(manifest, each).dims}, 1)
-        for each in manifest.variants
-        if each.name != GENERAL
-    ]
+    from .bench_strategies import lowest_of_variants
+
+    found = [Seen(sizes, 1) for sizes in lowest_of_variants(manifest)]
     if not found:
         raise UsageError(
             Diagnostic(
@@ -267,27 +266,27 @@ def _takes(contract: Contract, sizes: Mapping[str, int]) -> bool:
 def _row(variant: str, seen: Seen, times: Sequence[tuple[float, float]]) -> Row:
     general = sorted(one for one, _ in times)
     own = sorted(other for _, other in times)
-    ratios = sorted(other / one for one, other in times)
-    quarter, middle = len(ratios) // 4, len(ratios) // 2
-    low, high = ratios[quarter], ratios[-1 - quarter]
+    ratio, middle = ratio_of(times), len(times) // 2
     return Row(
         variant,
         seen.sizes,
         seen.calls,
         general[middle],
         own[middle],
-        ratios[middle],
-        (low, high),
-        high < PAYS,
+        ratio.median,
+        (ratio.low, ratio.high),
+        ratio.faster,
+        ratio.slower,
     )
 
 
 def advice(rows: Sequence[Row]) -> list[str]:
     """What to type, with the expected gain; or that nothing pays."""
     paying = [row for row in rows if row.pays]
-    slower = [row for row in rows if row.quartiles[0] > 1 / PAYS]
     lines = [
-        f"{_text(row.sizes)}: slower than the general code, leave the variant out" for row in slower
+        f"{_text(row.sizes)}: slower than the general code, leave the variant out"
+        for row in rows
+        if row.slower
     ]
     if not paying:
         return [*lines, "no variant pays: at these sizes the general code is as fast, within noise"]

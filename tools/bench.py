@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,16 @@ _BUNDLE_FAILED = 5
     help=f"Which of {','.join(RUNTIMES)}; by default all that there is a source for.",
 )
 @click.option(
+    "--strategies",
+    is_flag=True,
+    help="Compare what there is to do about sizes: eager, torch.compile (as it is, dynamic=True, and "
+    "warmed for every size), one code for all sizes, and variants for these --sizes.",
+)
+@click.option(
+    "--axes", multiple=True, metavar="INPUT=NAME,…", help="With --strategies: as `export`."
+)
+@click.option("--train", is_flag=True, help="With --strategies: as `export`.")
+@click.option(
     "--threads",
     type=click.IntRange(min=1),
     help="Worker threads of every runtime; by default what the bundle's runtime would take.",
@@ -82,6 +93,9 @@ def command(
     inputs: tuple[str, ...],
     sizes: tuple[str, ...],
     runtimes: str | None,
+    strategies: bool,
+    axes: tuple[str, ...],
+    train: bool,
     threads: int | None,
     rounds: int,
     plot: Path | None,
@@ -98,6 +112,7 @@ def command(
 
     \b
       tcexport bench m.tcpkg --against model.py
+      tcexport bench m.tcpkg --against model.py --strategies --sizes seq=128 --sizes seq=512
       tcexport bench m.tcpkg --against model.py --sizes batch=1,seq=16 --sizes batch=4,seq=128 \\
           --threads 2 --plot ratios.svg -o results.json
     """
@@ -110,31 +125,65 @@ def command(
     from .bench_results import as_data
     from .bench_sizes import parse_sizes
 
+    if strategies:
+        _require_alone(runtimes, against)
+    elif axes or train:
+        raise UsageError(
+            Diagnostic("TC008", "--axes and --train are for the export that --strategies makes")
+        )
     wanted = _runtimes(runtimes, against)
     for path in (plot, output):
         if path is not None and not path.parent.is_dir():
             raise UsageError(
                 Diagnostic("TC012", f"cannot write {path}: there is no folder {path.parent}")
             )
+    at = [parse_sizes(each, contract) for each in sizes]
+    lines_of: Callable[[Results], Iterator[str]] = text_lines
     with Progress(quiet) as progress, redirect_stdout(sys.stderr):
-        results = measure(
-            bundle,
-            against=against,
-            inputs=inputs,
-            runtimes=wanted,
-            sizes=[parse_sizes(each, contract) for each in sizes],
-            threads=thread_count(threads),
-            rounds=rounds,
-            progress=progress,
-        )
+        if strategies:
+            from .bench_strategies import compare, strategy_lines
+            from .bench_strategies_plot import strategies_svg
+            from .trial import Again
+
+            lines_of, svg = strategy_lines, strategies_svg
+            again = Again(against or "", inputs, axes, train)
+            results = compare(
+                bundle, again, at, threads=thread_count(threads), rounds=rounds, progress=progress
+            )
+        else:
+            results = measure(
+                bundle,
+                against=against,
+                inputs=inputs,
+                runtimes=wanted,
+                sizes=at,
+                threads=thread_count(threads),
+                rounds=rounds,
+                progress=progress,
+            )
     text = json.dumps(as_data(results), indent=1)
-    click.echo(text if form == "json" else "\n".join(text_lines(results)))
+    click.echo(text if form == "json" else "\n".join(lines_of(results)))
     if output is not None:
         _write(output, text + "\n")
     if plot is not None:
         _write(plot, svg(results))
     if not _bundle_is_right(results):
         context.exit(_BUNDLE_FAILED)
+
+
+def _require_alone(runtimes: str | None, against: str | None) -> None:
+    if runtimes is not None:
+        raise UsageError(
+            Diagnostic("TC008", "--strategies says what is timed, and so does --runtimes: give one")
+        )
+    if against is None:
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                "--strategies needs the model's source, to run it under torch",
+                tries=("--against model.py",),
+            )
+        )
 
 
 def _runtimes(typed: str | None, against: str | None) -> tuple[str, ...]:

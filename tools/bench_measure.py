@@ -21,7 +21,7 @@ from ..artifacts.contract import Contract, TensorOutput
 from ..artifacts.manifest import Manifest
 from ..artifacts.weights import write_weights
 from ..runtime.drawn import drawn_inputs
-from .bench_names import BUILT, BUNDLE, EAGER, NEEDS
+from .bench_names import BUILT, BUNDLE, BUNDLE_GENERAL, COMPILE_WARMED, EAGER, NEEDS
 from .bench_processes import Worker, WorkerFailed
 from .bench_results import Machine, Results, RuntimeResult, Timing, this_machine
 from .bench_runtimes import Spec
@@ -38,6 +38,14 @@ SEED = 0
 PAUSE = 0.03  # seconds between bursts: a pool that was just used goes on spinning for a while
 BURST = 0.05  # seconds of one burst, about
 WARM = 0.15  # seconds of calls that are not counted, at each size
+
+
+@dataclass(frozen=True)
+class General:
+    """One code for all sizes: a bundle without variants, or a ``variant`` of one."""
+
+    bundle: Path
+    variant: str
 
 
 @dataclass
@@ -59,6 +67,8 @@ def measure(
     threads: int,
     rounds: int,
     progress: Report,
+    general: General | None = None,
+    build: float | None = None,
 ) -> Results:
     """Time a bundle beside its peers.
 
@@ -68,6 +78,8 @@ def measure(
             if it is not among them.
         sizes: where to time them; none: chosen from the contract.
         rounds: how many bursts of each runtime at each size.
+        general: what `bundle-general` is; it is left out where there is none.
+        build: seconds that the export of the bundle took, where that is known.
 
     Raises:
         BundleError: the file is no bundle.
@@ -88,15 +100,21 @@ def measure(
             trace=None,
             folder=os.getcwd(),
         )
-        race = _Race(manifest.contract, common, folder, progress, stack)
+        race = _Race(manifest.contract, common, folder, progress, stack, general)
         judge = [EAGER] if against is not None and EAGER not in runtimes else []
-        standings = {name: race.start(name) for name in [*runtimes, *judge] if name not in BUILT}
+        standings = {
+            name: race.start(name, seconds=build if name == BUNDLE else None)
+            for name in [*runtimes, *judge]
+            if name not in BUILT
+        }
         if not sizes:
             eager = standings.get(EAGER)
             sizes = race.choose_sizes(eager.worker if eager else None)
         for name in runtimes:
             if name in BUILT:
                 standings[name] = race.build_and_start(name, sizes)
+        if COMPILE_WARMED in standings:
+            race.warm(standings[COMPILE_WARMED], sizes)
         for number, each in enumerate(sizes):
             race.run(standings, each, number, rounds, tuple(judge))
         return Results(
@@ -153,12 +171,14 @@ class _Race:
         folder: Path,
         progress: Report,
         stack: ExitStack,
+        general: General | None,
     ) -> None:
         self._contract = contract
         self._common = common
         self._folder = folder
         self._progress = progress
         self._stack = stack
+        self._general = general
 
     def start(
         self, name: str, built: Path | None = None, seconds: float | None = None
@@ -171,6 +191,12 @@ class _Race:
                 RuntimeResult(name, skipped=f"not installed: {packages} (pip install {packages})")
             )
         spec = replace(self._common, runtime=name, built=None if built is None else str(built))
+        if name == BUNDLE_GENERAL:
+            if self._general is None:
+                reason = "exported with --cover: no code in it is for all sizes"
+                return _Standing(RuntimeResult(name, skipped=reason))
+            bundle = str(self._general.bundle.resolve())
+            spec = replace(spec, bundle=bundle, variant=self._general.variant)
         result = RuntimeResult(name, build=seconds)
         try:
             worker = self._stack.enter_context(Worker(spec, self._folder))
@@ -196,6 +222,23 @@ class _Race:
         self._progress(f"build {name}", seconds)
         standing = self.start(name, built, seconds)
         return replace(standing, result=replace(standing.result, notes=notes))
+
+    def warm(self, standing: _Standing, sizes: Sequence[Sizes]) -> None:
+        """Call a runtime once at every size, before any of its calls is timed."""
+        if standing.worker is None:
+            return
+        seconds, compiled = 0.0, 0
+        try:
+            for number, each in enumerate(sizes):
+                self._progress(f"warm {standing.result.name} at {sizes_text(each)}", None)
+                inputs = self._inputs(each, f"{number}")
+                answer = standing.worker.ask("warm", inputs=str(inputs))
+                seconds, compiled = seconds + answer["seconds"], compiled + answer["compiled"]
+        except WorkerFailed as failure:
+            standing.worker = None
+            standing.result = replace(standing.result, failure=str(failure))
+            return
+        standing.result = replace(standing.result, build=seconds, built=compiled)
 
     def choose_sizes(self, eager: Worker | None) -> list[Sizes]:
         """Sizes from the contract, and the example's where eager has loaded the source."""
@@ -266,7 +309,7 @@ class _Race:
             answer = standing.worker.ask("first", inputs=str(inputs), outputs=str(outputs))
         except WorkerFailed as failure:
             return Timing(sizes, failure=str(failure))
-        return Timing(sizes, first=answer["seconds"])
+        return Timing(sizes, first=answer["seconds"], compiled=answer["compiled"])
 
 
 def _outputs_file(folder: Path, name: str) -> Path:

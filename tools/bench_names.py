@@ -7,10 +7,18 @@ BUNDLE_TORCH = "bundle-torch"  # with torch tensors; `small_calls` alone asks fo
 EAGER = "eager"
 COMPILE = "compile"
 COMPILE_DYNAMIC = "compile-dynamic"
+COMPILE_AUTO = (
+    "compile-auto"  # torch.compile as it is: static first, dynamic from the second size on
+)
+COMPILE_WARMED = "compile-warmed"  # dynamic=False, called at every size before anything is timed
+BUNDLE_GENERAL = "bundle-general"  # one code for all sizes, no variant
 AOTI = "aoti"
 ONNXRUNTIME = "onnxruntime"
 EXECUTORCH = "executorch"  # with XNNPACK; `small_calls` alone asks for it
 RUNTIMES = (BUNDLE, EAGER, COMPILE, COMPILE_DYNAMIC, AOTI, ONNXRUNTIME)
+
+# What there is to do about sizes that differ, see `bench_strategies`.
+STRATEGIES = (BUNDLE, BUNDLE_GENERAL, EAGER, COMPILE_AUTO, COMPILE_DYNAMIC, COMPILE_WARMED)
 
 # What is built before it is loaded, by a process of its own, and the file that comes out.
 BUILT = {AOTI: "model.pt2", ONNXRUNTIME: "model.onnx", EXECUTORCH: "model.pte"}
@@ -22,6 +30,9 @@ NEEDS = {
     EAGER: ("torch",),
     COMPILE: ("torch",),
     COMPILE_DYNAMIC: ("torch",),
+    COMPILE_AUTO: ("torch",),
+    COMPILE_WARMED: ("torch",),
+    BUNDLE_GENERAL: (),
     AOTI: ("torch",),
     ONNXRUNTIME: ("torch", "onnxruntime", "onnx", "onnxscript"),
     EXECUTORCH: ("torch", "executorch"),

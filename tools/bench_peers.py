@@ -14,7 +14,15 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.contract import AxisSource, Contract, Fixed, TensorInput, TensorOutput
 from ..artifacts.expr import Expr
-from .bench_names import AOTI, COMPILE, COMPILE_DYNAMIC, EAGER, EXECUTORCH
+from .bench_names import (
+    AOTI,
+    COMPILE,
+    COMPILE_AUTO,
+    COMPILE_DYNAMIC,
+    COMPILE_WARMED,
+    EAGER,
+    EXECUTORCH,
+)
 from .bench_runtimes import Runtime, Spec, contract_of, states_of
 
 _RECOMPILES = 256  # beyond its limit, torch.compile runs eager without a word
@@ -65,7 +73,14 @@ def _from_source(spec: Spec) -> Runtime:
     shapes = tuple(
         tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else None for leaf in loaded.leaves
     )
-    return Runtime(prepare, save, notes=lambda: _notes(spec), shapes=shapes, foreign=foreign)
+    return Runtime(
+        prepare,
+        save,
+        notes=lambda: _notes(spec),
+        shapes=shapes,
+        foreign=foreign,
+        compiled=_graphs_compiled,
+    )
 
 
 def _built(spec: Spec, function: Callable[[list[torch.Tensor]], Any]) -> Runtime:
@@ -89,12 +104,22 @@ def _built(spec: Spec, function: Callable[[list[torch.Tensor]], Any]) -> Runtime
 def _function(spec: Spec, module: torch.nn.Module) -> Callable[..., Any]:
     if spec.runtime == EAGER:
         return module
-    if spec.runtime not in (COMPILE, COMPILE_DYNAMIC):
+    if spec.runtime not in _DYNAMIC:
         raise ValueError(f"no such runtime: {spec.runtime}")
     torch._dynamo.config.recompile_limit = _RECOMPILES
     torch._dynamo.config.accumulated_recompile_limit = _RECOMPILES
-    compiled: Callable[..., Any] = torch.compile(module, dynamic=spec.runtime == COMPILE_DYNAMIC)
+    compiled: Callable[..., Any] = torch.compile(module, dynamic=_DYNAMIC[spec.runtime])
     return compiled
+
+
+# What `torch.compile` is told of sizes.
+_DYNAMIC = {COMPILE: False, COMPILE_WARMED: False, COMPILE_DYNAMIC: True, COMPILE_AUTO: None}
+
+
+def _graphs_compiled() -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 def _notes(spec: Spec) -> dict[str, Any]:
@@ -103,8 +128,7 @@ def _notes(spec: Spec) -> dict[str, Any]:
     from torch._dynamo.utils import counters
 
     breaks = sum(counters["graph_break"].values())
-    graphs = int(counters["stats"]["unique_graphs"])
-    return {"graphs compiled": graphs, **({"graph breaks": breaks} if breaks else {})}
+    return {"graphs compiled": _graphs_compiled(), **({"graph breaks": breaks} if breaks else {})}
 
 
 def _tensor_outputs(contract: Contract) -> list[int]:

@@ -13,7 +13,7 @@ _BAR, _GAP = 22, 28  # widths in pixels: of one bar, and between the groups of t
 _LEFT, _TOP, _HEIGHT, _BELOW = 48, 76, 240, 44
 _LEAST = 480  # width of the whole
 _HUES = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#9d755d")
-_STYLE = """
+STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #24292f }
   .title { font-size: 14px; font-weight: 600 }
   .quiet { fill: #6e7781 }
@@ -49,7 +49,7 @@ def svg(results: Results) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img">',
         f"<title>{escape(results.model)}: time of each runtime over the bundle's</title>",
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
         f'<text class="title" x="{_LEFT}" y="22">{escape(results.model)}: time over the bundle\'s, '
         "higher is slower than the bundle</text>",
         *_legend(peers, results),

@@ -17,7 +17,7 @@ def text_lines(results: Results) -> Iterator[str]:
     for number, sizes in enumerate(results.sizes):
         yield ""
         yield sizes_text(sizes)
-        yield from _aligned(
+        yield from aligned(
             [
                 _size_row(results, runtime, number)
                 for runtime in results.runtimes
@@ -27,11 +27,11 @@ def text_lines(results: Results) -> Iterator[str]:
     if results.peers:
         yield ""
         yield "slower than the bundle by, geometric mean"
-        yield from _aligned([[each.name, _mean(results, each.name)] for each in results.peers])
+        yield from aligned([[each.name, _mean(results, each.name)] for each in results.peers])
     yield ""
     yield "runtimes"
     heads = ["", "first answer", "build", "first calls", "peak memory", ""]
-    yield from _aligned([heads, *(_runtime_row(each) for each in results.runtimes)])
+    yield from aligned([heads, *(_runtime_row(each) for each in results.runtimes)])
 
 
 def heading(results: Results) -> list[str]:
@@ -69,16 +69,23 @@ def _size_row(results: Results, runtime: RuntimeResult, number: int) -> list[str
         return [runtime.name, f"failed: {timing.failure}"]
     first, third = timing.quartiles
     row = [runtime.name, time_text(timing.median), f"{time_text(first)} – {time_text(third)}"]
-    ratio = results.ratio(runtime.name, number) if runtime.name != BUNDLE else None
-    counts = ratio is not None and results.counts(runtime.name, number)
-    row.append("" if ratio is None else f"{ratio:.2f}x" if counts else f"({ratio:.2f}x)")
-    row.append(_verdict(timing))
+    row.append(ratio_text(results, runtime, number))
+    row.append(verdict(timing))
     if timing.check is not None:
         row[-1] += f", check {time_text(timing.check)}"
     return row
 
 
-def _verdict(timing: Timing) -> str:
+def ratio_text(results: Results, runtime: RuntimeResult, number: int) -> str:
+    """How many times longer than the bundle; in parentheses where the answers were not compared."""
+    ratio = results.ratio(runtime.name, number) if runtime.name != BUNDLE else None
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}x" if results.counts(runtime.name, number) else f"({ratio:.2f}x)"
+
+
+def verdict(timing: Timing) -> str:
+    """Whether the answer is eager's, and the error."""
     if timing.right is None or timing.error is None:
         return "not compared"
     return f"{'error' if timing.right else 'WRONG, error'} {timing.error:.1e}"
@@ -108,7 +115,7 @@ def _runtime_row(runtime: RuntimeResult) -> list[str]:
     ]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Rows in columns. A row of two cells is a name and a sentence, which takes what room it needs."""
     widths: list[int] = []
     for row in rows:

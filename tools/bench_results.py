@@ -47,6 +47,7 @@ class Timing:
         right: whether it agrees with eager; None where nothing was compared.
         check: seconds of the bundle's check of a call alone.
         failure: what it said instead of an answer; "" where it worked.
+        compiled: how many graphs the first call compiled.
     """
 
     sizes: Sizes
@@ -56,6 +57,7 @@ class Timing:
     right: bool | None = None
     check: float | None = None
     failure: str = ""
+    compiled: int = 0
 
     @property
     def median(self) -> float:
@@ -76,8 +78,9 @@ class RuntimeResult:
 
     Attributes:
         skipped, failure: why it was not started; what it said when it could not be loaded.
-        build: seconds of building what it loads (AOTInductor, ONNX Runtime); None where it loads
-            the source.
+        build: seconds of building what it loads (AOTInductor, ONNX Runtime), or of the calls that
+            came before those that are timed; None where it loads the source.
+        built: how many graphs these calls compiled.
         start: seconds from the start of its process until it was loaded.
         peak: bytes of resident memory at most; None where the system does not tell.
     """
@@ -90,12 +93,18 @@ class RuntimeResult:
     peak: int | None = None
     notes: dict[str, Any] | None = None
     timings: tuple[Timing, ...] = ()
+    built: int = 0
 
     @property
     def first_answer(self) -> float | None:
         """Seconds from the start of its process to its first answer; None where it gave none."""
         worked = [each for each in self.timings if not each.failure]
         return self.start + worked[0].first if worked else None
+
+    @property
+    def compilations(self) -> int:
+        """How many graphs were compiled while it was in use, its warming included."""
+        return self.built + sum(each.compiled for each in self.timings)
 
     @property
     def first_calls(self) -> float:
@@ -163,6 +172,7 @@ def as_data(results: Results) -> dict[str, Any]:
     for runtime, told in zip(results.runtimes, data["runtimes"], strict=True):
         told["first_answer"] = runtime.first_answer
         told["first_calls"] = runtime.first_calls
+        told["compilations"] = runtime.compilations
         for number, (timing, each) in enumerate(zip(runtime.timings, told["timings"], strict=True)):
             if timing.samples:
                 each["median"], each["quartiles"] = timing.median, list(timing.quartiles)

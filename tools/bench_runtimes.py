@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..artifacts.container import open_bundle
-from ..artifacts.contract import Contract, Fixed, SizeOutput, TensorInput, TensorOutput
+from ..artifacts.contract import Contract, Fixed, TensorInput, TensorOutput
 from ..artifacts.weights import Weight, read_weights, write_weights
-from .bench_names import BUNDLE, BUNDLE_TORCH, ONNXRUNTIME
+from .bench_names import BUNDLE, BUNDLE_GENERAL, BUNDLE_TORCH, ONNXRUNTIME
 from .served import served
 
 
@@ -31,6 +31,7 @@ class Spec:
         built: the file that is built, or loaded, by the runtimes in `BUILT`.
         trace: inputs (safetensors) to build it with; None where it is to be loaded.
         folder: where the user is, for the source's own files.
+        variant: the one of the bundle's variants that serves alone; "" for the bundle as it is.
     """
 
     runtime: str
@@ -41,6 +42,7 @@ class Spec:
     built: str | None
     trace: str | None
     folder: str
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Runtime:
         notes: what is worth saying at the end.
         shapes: of the source's example, None for what is no tensor; empty where it is not loaded.
         foreign: seconds of its start that this program spent on itself, to be left out.
+        compiled: how many graphs it has compiled so far.
     """
 
     prepare: Callable[[Path], Callable[[], Any]]
@@ -62,11 +65,12 @@ class Runtime:
     notes: Callable[[], dict[str, Any]] = dict
     shapes: tuple[tuple[int, ...] | None, ...] = ()
     foreign: float = 0.0
+    compiled: Callable[[], int] = int
 
 
 def open_runtime(spec: Spec) -> Runtime:
     """Load the runtime of ``spec`` in this process."""
-    if spec.runtime in (BUNDLE, BUNDLE_TORCH):
+    if spec.runtime in (BUNDLE, BUNDLE_TORCH, BUNDLE_GENERAL):
         return _bundle(spec)
     if spec.runtime == ONNXRUNTIME:
         return _onnxruntime(spec)
@@ -95,12 +99,13 @@ def _read(file: Path) -> dict[str, Weight]:
 
 def _bundle(spec: Spec) -> Runtime:
     from ..runtime import load
-    from ..runtime.guards import compile_checks
+    from ..runtime.guards import compile_dispatch
     from ..runtime.structure import bind, call_of, is_plain, leaves_of
     from ..runtime.tensors import WITHOUT_NUMPY, as_numpy_bits, from_bits
+    from ..runtime.variants import routes_of
 
     # The peers run on the CPU.
-    model = load(spec.bundle, device="cpu", num_threads=spec.threads)
+    model = load(spec.bundle, device="cpu", num_threads=spec.threads, variant=spec.variant or None)
     contract = model.contract
 
     def arguments(file: Path) -> tuple[list[Any], dict[str, Any]]:
@@ -138,8 +143,7 @@ def _bundle(spec: Spec) -> Runtime:
                 tensors[f"{index}"] = value
         write_weights(file, tensors)
 
-    sized = [output.value for output in contract.outputs if isinstance(output, SizeOutput)]
-    checks = compile_checks(contract, [*model.manifest.entry.sizes, *sized])
+    checks = compile_dispatch(contract, routes_of(model.manifest, model.target))
     plain = is_plain(contract.parameters)
 
     def check(file: Path) -> Callable[[], Any] | None:
@@ -153,7 +157,11 @@ def _bundle(spec: Spec) -> Runtime:
         except Exception:  # an input of another library than numpy: the check is another one
             return None
 
-    return Runtime(prepare, save, check, lambda: {"target": model.target.name})
+    def notes() -> dict[str, Any]:
+        served = [name for name, calls in model.metrics.variants.items() if calls]
+        return {"target": model.target.name, **({"variants": "; ".join(served)} if served else {})}
+
+    return Runtime(prepare, save, check, notes)
 
 
 def _onnxruntime(spec: Spec) -> Runtime:

@@ -2,6 +2,7 @@
 
 It reads JSON lines from stdin and answers each with one on stdout: first a `Spec`, then commands
 
+- ``{"do": "warm", "inputs": FILE}``: one call of these inputs, for what it leaves behind
 - ``{"do": "first", "inputs": FILE, "outputs": FILE}``: one call of these inputs, its outputs kept
 - ``{"do": "burst", "count": N}``: one call to wake up, then N that are timed
 - ``{"do": "check", "inputs": FILE}``: the bundle's check of a call alone
@@ -54,13 +55,15 @@ def _serve(runtime: Runtime, answers: TextIO) -> None:
 
     def answer(command: dict[str, Any]) -> tuple[dict[str, Any], None]:
         nonlocal call
-        if command["do"] == "first":
+        if command["do"] in ("warm", "first"):
             call = runtime.prepare(Path(command["inputs"]))
+            before = runtime.compiled()
             start = time.perf_counter()
             result = call()
             seconds = time.perf_counter() - start
-            runtime.save(result, Path(command["outputs"]))
-            return {"seconds": seconds}, None
+            if command["do"] == "first":
+                runtime.save(result, Path(command["outputs"]))
+            return {"seconds": seconds, "compiled": runtime.compiled() - before}, None
         if command["do"] == "burst":
             if call is None:
                 raise ValueError("a burst before the first call")
