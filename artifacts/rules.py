@@ -443,9 +443,11 @@ _rule(
 _rule(
     "TC211",
     "guard has no form",
-    "The trace assumes something that cannot be written as an expression over the dims.",
+    "The trace assumes something that can neither be written as an expression over the dims nor be "
+    "looked at by the compiled code.",
     "An assumption that is dropped is a wrong answer later.",
-    "See the line named; the notes say which expression it was.",
+    "See the line named; the notes say which expression it was. What the model asserts of a number can "
+    "be asserted of a tensor, too: assert (x > 0).all().",
 )
 _rule(
     "TC212",
@@ -600,8 +602,9 @@ _rule(
 _rule(
     "TC311",
     "assertion failed",
-    "An assertion of the model on the values of its tensors does not hold for this call, or a "
-    "condition of an op: integers are divided by 0, a number of repeats is negative.",
+    "An assertion of the model on the values of its tensors, or on a number that it computes of them, "
+    "does not hold for this call, or a condition of an op: integers are divided by 0, a number of "
+    "repeats is negative.",
     "The model itself would have raised.",
     "See the line named; give values for which it holds.",
 )

@@ -1,21 +1,19 @@
-"""What kernels require beside the range of their indices, and what the model asserts of its data.
+"""What kernels require beside the range of their indices.
 
 Torch raises where ``x.amax(1)`` or ``x[:, 0]`` finds an axis without elements, and checks it in the
 kernel: no guard says so. A position that hangs on sizes counts from the end where it is negative, and
-the trace knows one of both cases. An assertion on values stands in the graph, and becomes a check
-that the compiled code makes before it gives back its results.
+the trace knows one of both cases.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import sympy
 import torch
 from torch.export.exported_program import _get_shape_env
-from torch.export.graph_signature import OutputKind, TensorArgument
 from torch.utils._sympy.functions import (
     CleanDiv,
     FloatPow,
@@ -28,12 +26,9 @@ from torch.utils._sympy.functions import (
     ToFloat,
 )
 
-from ..artifacts.contract import ComputedGuard, Guard, Origin
+from ..artifacts.contract import Guard, Origin
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, dims_of, evaluate, render, walk
-from ..lowering.asserted import Asserted
-from ..lowering.checks import REQUIRE
-from ..lowering.draws import HOLDS
 from ..lowering.locations import user_location
 from .kernel_sizes import required, sizes_of
 from .trace import Trace, symbol_of
@@ -52,6 +47,9 @@ _NEEDS_ELEMENTS = {
 def size_conditions(traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> tuple[Guard, ...]:
     """Guards on sizes that kernels need: elements where an extreme value or one position is looked
     for, and positions on the side of zero that they had in the trace.
+
+    Args:
+        symbols: torch's symbols in the user's dims, or as numbers that the graph computes are called.
 
     Raises:
         ExportError: TC211, one that never holds or hangs on data.
@@ -251,92 +249,3 @@ def _unknown(node: torch.fx.Node, why: str) -> Diagnostic:
         location=user_location(node.meta.get("stack_trace")),
         notes=(why,),
     )
-
-
-def data_assertions(traced: Trace, first: int) -> tuple[ComputedGuard, ...]:
-    """Make every assertion on values a check in the compiled code: the graph is changed.
-
-    Args:
-        first: the number of the first check.
-
-    Raises:
-        ExportError: TC211, the model gives back no tensor for which a check could be made.
-    """
-    graph = traced.program.graph_module.graph
-    found = [
-        node
-        for node in graph.nodes
-        if node.target in (aten._assert_async.default, aten._assert_async.msg)
-    ]
-    guards = []
-    for number, node in enumerate(found, start=first):
-        where = user_location(node.meta.get("stack_trace"))
-        message = str(node.args[1]) if len(node.args) > 1 else ""
-        _require(traced, node, number)
-        origin = Origin("an assertion of the model", where)
-        guards.append(ComputedGuard(message, None, False, origin, assertion=True))
-        graph.erase_node(node)
-    if found:
-        traced.program.graph_module.recompile()
-    return tuple(guards)
-
-
-def asserted_guards(
-    traced: Trace, asserted: Sequence[Asserted], first: int
-) -> tuple[ComputedGuard, ...]:
-    """What kernels assert of their data, as guards of the contract.
-
-    Args:
-        first: how many computed guards there are without these.
-    """
-    nodes = {node.name: node for node in traced.program.graph.nodes}
-    guards = []
-    for place, each in enumerate(asserted, start=first):
-        if each.number != place:
-            raise AssertionError(f"the kernel of {each.node} has check {each.number}, not {place}")
-        node = nodes[each.node]
-        name = str(getattr(node.target, "_opname", node.target)).lstrip("_")
-        name = "a random draw" if node.target is HOLDS else name
-        where = user_location(node.meta.get("stack_trace"))
-        origin = Origin(f"a condition of {name}", where)
-        guards.append(ComputedGuard(each.what, None, False, origin, assertion=True))
-    return tuple(guards)
-
-
-def _require(traced: Trace, assertion: torch.fx.Node, number: int) -> None:
-    """Let the first tensor that the model gives back be there only if the assertion holds."""
-    graph = traced.program.graph_module.graph
-    output = next(node for node in graph.nodes if node.op == "output")
-    condition: Any = assertion.args[0]
-    results = list(output.args[0])
-    specs = traced.program.graph_signature.output_specs
-    tensors = [
-        place
-        for place, result in enumerate(results)
-        if isinstance(result, torch.fx.Node) and isinstance(result.meta["val"], torch.Tensor)
-    ]
-    # Not at a state, where there is another: its update would lie in new memory.
-    tensors.sort(key=lambda place: specs[place].kind is not OutputKind.USER_OUTPUT)
-    if not tensors:
-        raise ExportError(
-            Diagnostic(
-                "TC211",
-                "an assertion on values can't be checked: the model gives back no tensor",
-                location=user_location(assertion.meta.get("stack_trace")),
-            )
-        )
-    place, result = tensors[0], results[tensors[0]]
-    with graph.inserting_before(output):
-        holds = condition
-        if condition.meta["val"].dtype != torch.bool:
-            holds = graph.call_function(aten.ne.Scalar, (condition, 0))
-            holds.meta["val"] = condition.meta["val"].to(torch.bool)
-        kept = graph.call_function(REQUIRE, (result, holds, number))
-    for node in (holds, kept):
-        for key in ("stack_trace", "nn_module_stack"):
-            if key in assertion.meta:
-                node.meta.setdefault(key, assertion.meta[key])
-    kept.meta["val"] = result.meta["val"]
-    results[place] = kept
-    output.args = (tuple(results),)
-    specs[place].arg = TensorArgument(kept.name)

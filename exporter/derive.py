@@ -25,9 +25,11 @@ from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, ExprError, dims_of, from_data, line_of, render
 from ..artifacts.logs import log
 from ..lowering.asserted import Asserted
-from .assumptions import Assumptions, extract
-from .conditions import asserted_guards, data_assertions, size_conditions
+from .assertions import asserted_guards, data_assertions
+from .assumptions import Assumptions, distinct, extract
+from .conditions import size_conditions
 from .indices import index_guards
+from .numbers import number_checks
 from .ones import Retrace, admit_small_sizes
 from .promises import judge
 from .ranges import Fit, Request, fit
@@ -63,15 +65,21 @@ def derive(
             `tries`: what works is for the caller to try.
     """
     assumptions = extract(traced, requests)
+    named = {**assumptions.symbols, **assumptions.numbers}
     admitted = admit_small_sizes(
         traced, assumptions, requests, retrace
     )  # before the graph has checks
     size_guards, value_guards, computed_guards = index_guards(traced, assumptions.symbols)
     computed_guards += data_assertions(traced, len(computed_guards))
-    found = (
-        *admitted.guards,
-        *size_guards,
-        *size_conditions(traced, assumptions.symbols),
+    found = (*admitted.guards, *size_guards, *size_conditions(traced, named))
+    of_numbers = [guard for guard in found if dims_of(guard.expr) & assumptions.nodes.keys()]
+    found = tuple(guard for guard in found if guard not in of_numbers)
+    computed_guards += number_checks(
+        traced,
+        assumptions.nodes,
+        distinct((*assumptions.computed, *of_numbers)),
+        assumptions.assertions,
+        len(computed_guards),
     )
     by_expr = {guard.expr: guard for guard in reversed(found)}  # of equal ones, the first
     guards = tuple(reversed(by_expr.values()))

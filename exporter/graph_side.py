@@ -55,13 +55,14 @@ class Side:
     ``known`` the values that hang on sizes and weights alone, ``args`` those of attentions without a
     mask, or being causal, that would change nothing, and those of branches and loops without what
     their bodies do not read, ``unread`` the inputs of bodies for it, ``passed`` the checks of known
-    values that pass."""
+    values that pass, ``of_sizes`` the assertions that are about sizes alone."""
 
     same_as: dict[torch.fx.Node, torch.fx.Node]
     known: dict[torch.fx.Node, torch.Tensor]
     args: dict[torch.fx.Node, list[Any]]
     unread: frozenset[torch.fx.Node]
     passed: frozenset[torch.fx.Node]
+    of_sizes: frozenset[torch.fx.Node]
     graph: torch.fx.Graph
 
     def effects(self, graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -70,7 +71,7 @@ class Side:
         found = [each for each in graph.nodes if has_effect(each) and each not in self.passed]
         if graph is not self.graph:
             return found
-        return [each for each in found if each.target is not aten._assert_scalar.default]
+        return [each for each in found if each not in self.of_sizes]
 
     def place(self, node: torch.fx.Node) -> int | None:
         """Which input of a body a node is, among those that are read; None in the whole graph."""
@@ -136,7 +137,23 @@ def side_of(
             args[node], more = _read(node, size)
             unread += more
     passed = passing(traced.program, known, number)
-    return Side(same_as, known, args, frozenset(unread), passed, traced.program.graph)
+    of_sizes = frozenset(
+        node
+        for node in traced.program.graph.find_nodes(
+            op="call_function", target=aten._assert_scalar.default
+        )
+        if not _is_of_data(node, assumptions)
+    )
+    return Side(same_as, known, args, frozenset(unread), passed, of_sizes, traced.program.graph)
+
+
+def _is_of_data(assertion: torch.fx.Node, assumptions: Assumptions) -> bool:
+    """Whether a number is asserted something of that the graph computes."""
+    condition = assertion.args[0]
+    value = condition.meta["val"] if isinstance(condition, torch.fx.Node) else condition
+    if not isinstance(value, torch.SymBool):
+        return False
+    return not value.node.expr.free_symbols <= assumptions.symbols.keys()
 
 
 # Where the operands are that every step, or either side, gets as they are.

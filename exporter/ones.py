@@ -24,7 +24,7 @@ from .prove import Span, holds
 from .ranges import Request
 from .same import same_graph
 from .trace import Trace
-from .translate import fold
+from .translate import fold, substitute
 
 Retrace = Callable[[Mapping[str, int]], Trace]
 Excluded: TypeAlias = "tuple[str, int]"  # a dim and a size of it
@@ -183,10 +183,18 @@ def _guards_at(
         same = any(same_graph(*sides, point, requests, settle=each) for each in (False, True))
     except (ExportError, ExprError):  # the model does not run there, or a size has no value
         return None
-    if not same:
+    if not same or not _same_of_numbers(assumptions, found, point):
         return None
     halves = _halves(found.guards, requests)
     return tuple(half for guard in found.guards for half in halves.get(guard, (guard,)))
+
+
+def _same_of_numbers(general: Assumptions, special: Assumptions, point: Mapping[str, int]) -> bool:
+    """Whether all that must hold at ``point`` of the numbers that the graph computes is looked at by
+    the general graph."""
+    known = {substitute(guard.expr, point) for guard in general.computed}
+    needed = {substitute(guard.expr, point) for guard in special.computed}
+    return needed <= known
 
 
 def _under(point: Mapping[str, int], guards: Sequence[Guard]) -> list[Guard]:

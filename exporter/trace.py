@@ -32,6 +32,7 @@ from ..lowering.locations import user_location
 from ..lowering.own_ops import name_of
 from ..lowering.tracing import whole_ops
 from .breaks import eager_failure, explain_failure, explain_pass
+from .computed import OF_A_TENSOR, loses_assertions
 from .divisors import Divisors, recording_divisors
 from .eager import quietly, run_eager, without_fast_path
 from .examples import AxisExprs, resized
@@ -343,9 +344,10 @@ def _export(
     try:
         with _tracing():
             program = _torch_export(module, args, kwargs, dynamic, strict=True)
-        if not _holds_autocast(program):
+        lost = loses_assertions(program)
+        if not lost and not _holds_autocast(program):
             return program, True
-        refusal, first = None, None
+        refusal, first = (_lost_assertion() if lost else None), None
     except Exception as error:  # the kinds of failure are told apart in `breaks`
         refusal, is_the_models = explain_failure(error)
         if is_the_models:
@@ -355,11 +357,22 @@ def _export(
         torch._dynamo.reset()
     try:
         with _tracing():
-            return _torch_export(module, args, kwargs, dynamic, strict=False), False
+            program = _torch_export(module, args, kwargs, dynamic, strict=False)
+        if loses_assertions(program):
+            raise ExportError(_lost_assertion())
+        return program, False
     except Exception:  # the strict trace's answer has the better lines
         if refusal is None:
             return program, True
         raise ExportError(refusal) from first
+
+
+def _lost_assertion() -> Diagnostic:
+    return Diagnostic(
+        "TC211",
+        "torch.export loses a torch._check of a number that the model computes",
+        tries=OF_A_TENSOR,
+    )
 
 
 def _holds_autocast(program: ExportedProgram) -> bool:

@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, render
 from ..lowering.locations import user_location
+from .computed import bound_numbers
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, to_expr
 
@@ -62,17 +63,16 @@ class Words:
 
     def _name_computed(self, traced: Trace) -> None:
         taken: dict[str, int] = {}
-        for node in traced.program.graph.nodes:
-            for symbol in node.meta.get("unbacked_bindings") or {}:
-                op = str(getattr(node.target, "_opname", node.target))
-                op = _OPS.get(op, op.lstrip("_"))
-                is_size = isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
-                name = f"size of {op}" if is_size else f"{op}()"
-                taken[name] = taken.get(name, 0) + 1
-                if taken[name] > 1:
-                    name += f" {taken[name]}"
-                self._names.setdefault(symbol.name, name)
-                self._lines[symbol.name] = user_location(node.meta.get("stack_trace"))
+        for symbol, node in bound_numbers(traced.program):
+            op = str(getattr(node.target, "_opname", node.target))
+            op = _OPS.get(op, op.lstrip("_"))
+            is_size = isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
+            name = f"size of {op}" if is_size else f"{op}()"
+            taken[name] = taken.get(name, 0) + 1
+            if taken[name] > 1:
+                name += f" {taken[name]}"
+            self._names.setdefault(symbol.name, name)
+            self._lines[symbol.name] = user_location(node.meta.get("stack_trace"))
 
     def _name_axes(self, traced: Trace) -> None:
         nodes = {node.name: node for node in traced.program.graph.nodes if node.op == "placeholder"}
@@ -85,7 +85,7 @@ class Words:
     def of(self, expression: Any) -> str:
         """A condition or a number of torch's as the user would write it."""
         free = getattr(expression, "free_symbols", ())
-        names = {each: self._exprs.get(each.name, self._called(each.name)) for each in free}
+        names = {each: self._exprs.get(each.name, self.called(each.name)) for each in free}
         try:
             return render(to_expr(expression, names))
         except Untranslatable:
@@ -93,7 +93,7 @@ class Words:
 
     def said(self, text: str) -> str:
         """A text with every symbol in it replaced."""
-        return _SYMBOL.sub(lambda match: self._called(match[0]), text)
+        return _SYMBOL.sub(lambda match: self.called(match[0]), text)
 
     def why(self, error: Untranslatable) -> str:
         """What kept an expression from being written over the dims."""
@@ -102,7 +102,7 @@ class Words:
     def lines(self, expression: Any) -> list[tuple[str, Location]]:
         """The numbers in an expression that the model computes, each with the user's line."""
         names = sorted(symbol.name for symbol in getattr(expression, "free_symbols", ()))
-        found = [(self._called(name), self._lines.get(name)) for name in names]
+        found = [(self.called(name), self._lines.get(name)) for name in names]
         return [(name, line) for name, line in found if line is not None]
 
     def translated(self, diagnostic: Diagnostic) -> Diagnostic:
@@ -114,7 +114,8 @@ class Words:
             tries=tuple(self.said(attempt) for attempt in diagnostic.tries),
         )
 
-    def _called(self, name: str) -> str:
+    def called(self, name: str) -> str:
+        """What a symbol of this name is called."""
         return self._names.get(name) or (
             "(a size)" if name[0] == "s" else "(a number that the model computes)"
         )

@@ -469,7 +469,12 @@ class Context:
         return self.compute("widen", [tensor], shape, tensor.dtype, element)
 
     def bind_size(self, size: Size, value: Tensor) -> None:
-        """Let a symbol of the trace be what a kernel computed: ``value``, ``[1]`` of int64."""
+        """Let a symbol of the trace be what a kernel computed: ``value``, ``[1]`` of int64.
+
+        Raises:
+            Unsupported: the code is for a GPU, or the size is no symbol.
+        """
+        assert self.cpu
         if not isinstance(size, sympy.Symbol):
             raise Unsupported(f"with {size} elements, which is no size of its own")
         made = self.builder.emit(

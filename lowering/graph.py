@@ -21,6 +21,7 @@ from .context import Context, Unsupported, constant_tensor, constant_value
 from .converters.complex import apart, together
 from .converters.convolution import with_epilogue
 from .converters.linear import linear
+from .converters.nonzero import is_computed
 from .converters.norm import layer_norm
 from .converters.registry import bind, convert_node
 from .converters.scatter import write_part
@@ -38,6 +39,7 @@ from .tensor import DTYPES, PARTS, Complex, Constant, Part, Tensor, part_of
 from .variants import GENERAL, Variant, with_sizes
 from .weights import WeightStore
 
+ITEMS = ("aten._local_scalar_dense.default", "aten.item.default")
 _SMALL = 1 << 16  # bytes that a constant expression may grow to beyond its operands
 
 aten = torch.ops.aten
@@ -371,20 +373,31 @@ class _Importer:
             self.values[node] = self._held(node, result, value)
 
     def _scalar(self, node: torch.fx.Node, value: Any) -> Any:
-        """A number of the trace, from its own expression. A value that is read out of a tensor must
-        be one that the caller can pass: an element of an input."""
-        if str(node.target) in ("aten._local_scalar_dense.default", "aten.item.default"):
-            source = self._read(node.args[0])
-            if not isinstance(value, torch.SymInt) or source.source is None:
-                self.unsupported.append(
-                    (
-                        node,
-                        Unsupported(
-                            "of a value that the model computes", "keep the value in a tensor"
-                        ),
-                    )
-                )
+        """A number of the trace, from its own expression. An integer that is read out of a tensor is
+        bound here; that of an input is one that the caller passes."""
+        if str(node.target) in ITEMS:
+            try:
+                self._item(node, value)
+            except Unsupported as error:
+                self.unsupported.append((node, error))
         return as_size(value)
+
+    def _item(self, node: torch.fx.Node, value: Any) -> None:
+        (argument,) = node.args
+        assert isinstance(argument, torch.fx.Node)
+        read = self._read(argument)
+        given = isinstance(read, Tensor) and read.source is not None
+        if argument.op == "placeholder" and given and isinstance(value, torch.SymInt):
+            return
+        if isinstance(value, torch.SymFloat):
+            raise Unsupported("of a float that the model computes", "keep the value in a tensor")
+        symbol: Any = as_size(value)
+        if isinstance(symbol, sympy.Eq):  # a bool is what is 1 of 0 and 1
+            symbol = symbol.lhs
+        if is_computed(symbol) and symbol.name not in self.ctx.computed:
+            self.ctx.node = node
+            flat = self.ctx.reshape(read, (1,))
+            self.ctx.bind_size(symbol, self.ctx.cast(flat, "int64"))
 
     def _loop(self, node: torch.fx.Node) -> list[Tensor]:
         """One of torch's loops, whole: its functions are added to the module at the end."""
@@ -602,6 +615,8 @@ class _Body(_Importer):
             if node.op == "call_function":
                 if str(node.target) in CHECKS and "metadata" not in str(node.target):
                     raise Unsupported("whose body asserts something of its data")
+                if node.meta.get("unbacked_bindings") or str(node.target) in ITEMS:
+                    raise Unsupported("whose body computes a size or a number of its own")
                 self._call(node)
         for node, error in self.unsupported:
             what = f"{node.target} {error.reason}".strip()

@@ -3,6 +3,7 @@ the compiled code. Each of these was once answered in silence."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -183,8 +184,11 @@ def test_what_ops_require_of_values_holds_in_the_bundle(export_once: Callable[..
     [
         (lambda x, k: x[:, : k.item()], "the trace assumes size of slice <= 9"),
         (lambda x, k: x[: k.item(), k.item() :], "the trace assumes size of slice"),
-        (lambda x, k: (torch._check(k.sum().item() > 1), x)[1] * 2, "the trace assumes item() > 1"),
-        (lambda x, k: x[:, : k.sum().item() // 2] * 2, "item()"),
+        (
+            lambda x, k: (torch._check(math.sqrt(k.float().item()) > 1), x)[1] * 2,
+            "the trace assumes sqrt(item()) > 1",
+        ),
+        (lambda x, k: x[:, : k.sum().item() // 2] * 2, "size of slice <= 9"),
         (lambda x, k: (x * 2, k.sum().item() + 1), "the output [1] is a number computed"),
     ],
 )
