@@ -123,18 +123,30 @@ def look_again(library: bytes, target: GpuTarget) -> Packed:
 def compile_kernels(
     source: str, kernels: tuple[str, ...], wanted: tuple[str, ...], tools: Toolchain, workdir: Path
 ) -> bytes:
-    """A fatbin of ``source`` for the architectures ``wanted``, side by side; what was compiled
-    before is taken from the cache.
+    """A fatbin of ``source`` for the architectures ``wanted``, as `machine_code_of` gives them.
 
     Raises:
         ExportError: TC503.
+    """
+    return _merged(machine_code_of(source, kernels, wanted, tools, workdir), tools, workdir)
+
+
+def machine_code_of(
+    source: str, kernels: tuple[str, ...], wanted: tuple[str, ...], tools: Toolchain, workdir: Path
+) -> dict[str, bytes]:
+    """The cubin or PTX of ``source`` for each of ``wanted``, each with all ``kernels``; what was
+    compiled before is taken from the cache.
+
+    Raises:
+        ExportError: TC503, it does not compile.
+        FatbinError: what the compiler made lacks a kernel.
     """
     parts = (*OPTIONS, source, *device_code(source))
     keys = {each: cache.key_of(VERSION, each, *parts) for each in wanted}
     made = {each: cache.lookup(key) for each, key in keys.items()}
     missing = [each for each, data in made.items() if data is None]
     if missing:
-        compiled = machine_code(source, missing, tools, workdir)
+        compiled = _compiled(source, missing, tools, workdir)
         for each, code in compiled.items():
             _check(each, code, kernels)  # before it is kept
             cache.store(keys[each], code)
@@ -142,7 +154,7 @@ def compile_kernels(
     binaries = {each: data for each, data in made.items() if data is not None}
     for each, data in binaries.items():
         _check(each, data, kernels)
-    return _merged(binaries, tools, workdir)
+    return binaries
 
 
 def _check(architecture: str, data: bytes, kernels: tuple[str, ...]) -> None:
@@ -153,9 +165,7 @@ def _check(architecture: str, data: bytes, kernels: tuple[str, ...]) -> None:
         raise FatbinError(f"{architecture} lacks {lacking[0]}")
 
 
-def machine_code(
-    source: str, wanted: list[str], tools: Toolchain, workdir: Path
-) -> dict[str, bytes]:
+def _compiled(source: str, wanted: list[str], tools: Toolchain, workdir: Path) -> dict[str, bytes]:
     """What NVRTC makes of ``source`` for each of ``wanted``, side by side.
 
     Raises:
