@@ -51,6 +51,45 @@ class Encoder(nn.Module):
         return self.head(x).softmax(-1)
 
 
+class Block(nn.Module):
+    """A decoder's block, twice: RMS norms, rotary positions, fewer heads of keys, a gate."""
+
+    def __init__(self, width: int = 96, heads: int = 4, key_heads: int = 2) -> None:
+        super().__init__()
+        self.size = width // heads
+        self.embedding = nn.Embedding(60, width)
+        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(3))
+        self.q, self.out = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.k, self.v = (nn.Linear(width, key_heads * self.size, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(width, 200, bias=False) for _ in range(2))
+        self.down, self.head = nn.Linear(200, width, bias=False), nn.Linear(width, 60, bias=False)
+        turns = 1e4 ** -(torch.arange(0, self.size, 2) / self.size)
+        angles = torch.outer(torch.arange(256.0), turns)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def turned(self, x: torch.Tensor) -> torch.Tensor:
+        cos, sin = self.cos[: x.shape[2]], self.sin[: x.shape[2]]
+        a, b = x.chunk(2, -1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for _ in range(2):
+            y = self.norms[0](x)
+            q, k, v = (
+                part(y).unflatten(-1, (-1, self.size)).transpose(1, 2)
+                for part in (self.q, self.k, self.v)
+            )
+            y = nn.functional.scaled_dot_product_attention(
+                self.turned(q), self.turned(k), v, is_causal=True, enable_gqa=True
+            )
+            x = x + self.out(y.transpose(1, 2).flatten(2))
+            y = self.norms[1](x)
+            x = x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+        return self.head(self.norms[2](x))
+
+
 class Images(nn.Module):
     """Convolutions with their channels first and last, depthwise, strided, with norms and residual."""
 
@@ -68,6 +107,28 @@ class Images(nn.Module):
         x = (self.same(x) + x).relu()
         x = nn.functional.max_pool2d(self.wide(self.each(x)), 2)
         return self.head(self.line(x.flatten(2)).mean(-1))
+
+
+class Bert(nn.Module):
+    """The encoder of transformers, of a small size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import BertConfig, BertModel
+
+        config = BertConfig(
+            vocab_size=90,
+            hidden_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            intermediate_size=160,
+            max_position_embeddings=128,
+        )
+        self.model = BertModel(config)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = self.model(input_ids=ids, attention_mask=mask)
+        return made.last_hidden_state, made.pooler_output
 
 
 class Edges(nn.Module):
@@ -91,6 +152,16 @@ def model_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, list[tuple[Any, 
         ]
         calls[0][1][0, 1:] = False
         return Encoder().to(dtype), calls, {"ids": {0: AUTO, 1: AUTO}, "keep": {0: AUTO, 1: AUTO}}
+    if name == "block":
+        calls = [(torch.randint(0, 60, (b, s)),) for b, s in ((2, 17), (1, 2), (3, 150))]
+        return Block().to(dtype), calls, {"ids": {0: AUTO, 1: AUTO}}
+    if name == "bert":
+        calls = []
+        for b, s in ((2, 11), (3, 70)):
+            seen = torch.arange(s)[None].expand(b, s) < s - 3 * torch.arange(b)[:, None]
+            calls.append((torch.randint(0, 90, (b, s)), seen.long()))
+        axes = {0: AUTO, 1: AUTO}
+        return Bert().to(dtype), calls, {"ids": axes, "mask": axes}
     if name == "images":
         calls = [(torch.randn(b, 3, h, 18, dtype=dtype),) for b, h in ((2, 18), (3, 26))]
         return Images().to(dtype), calls, {"image": {0: AUTO, 2: AUTO}}
