@@ -83,6 +83,10 @@ class Context:
             raise Unsupported("on a GPU: it has a kernel for the CPU only", "--target cpu")
         return self.target
 
+    def needs_cpu(self) -> None:
+        """Refuse, as `cpu` does, what only code for a CPU can do."""
+        _ = self.cpu
+
     # The result that the trace promises.
 
     def expected(self, index: int | None = None) -> Any:
@@ -230,7 +234,7 @@ class Context:
         Raises:
             Unsupported: the code is for a GPU.
         """
-        assert self.cpu
+        self.needs_cpu()
         self.templates += 1
         return self._call(name, function, [self.variable(t) for t in inputs], shape, dtype)
 
@@ -257,7 +261,7 @@ class Context:
         dtype: str,
     ) -> Tensor:
         """The same for a template that takes numbers, too, between the inputs and the result."""
-        assert self.cpu
+        self.needs_cpu()
         arguments = [*(self.variable(tensor) for tensor in inputs), *numbers]
         return self._call(name, function, arguments, shape, dtype)
 
@@ -279,7 +283,7 @@ class Context:
         Raises:
             Unsupported: the code is for a GPU.
         """
-        assert self.cpu
+        self.needs_cpu()
         scope = Symbols()
         numbers: list[str] = []
 
@@ -474,7 +478,7 @@ class Context:
         Raises:
             Unsupported: the code is for a GPU, or the size is no symbol.
         """
-        assert self.cpu
+        self.needs_cpu()
         if not isinstance(size, sympy.Symbol):
             raise Unsupported(f"with {size} elements, which is no size of its own")
         made = self.builder.emit(

@@ -87,7 +87,7 @@ class _Loop:
     ) -> None:
         if any(isinstance(value, Complex) for value in (*carried, *pieces, *fixed)):
             raise Unsupported("of complex numbers", "torch.view_as_real around the loop")
-        assert ctx.cpu  # a loop that only the host can end is refused on a GPU
+        ctx.needs_cpu()  # a loop that only the host can end is refused on a GPU
         self.ctx, self.name, self.lower = ctx, name, lower
         self.carried, self.pieces, self.fixed = list(carried), list(pieces), list(fixed)
         self.builder = _Builder(name)

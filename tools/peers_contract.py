@@ -92,6 +92,8 @@ def _outcomes(runtime: str, case: str, calls: int) -> list[str]:
         log.touch()
         while len(done := log.read_text().splitlines()) < calls:
             status, said = _child(CALL_SECONDS, "call", runtime, case, folder, str(len(done)))
+            if status > 0 and not Path(folder, "loaded").exists():
+                return [f"unusable: {said}"] * calls
             if len(log.read_text().splitlines()) < calls:
                 with log.open("a") as file:
                     file.write(f"crashed: status {status}\n")
@@ -129,6 +131,7 @@ def _run_child(stage: str, runtime: str, name: str, folder: str, start: str = "0
             _BUILD[runtime](module, case, Path(folder))
         return
     call = _LOAD[runtime](Path(folder), case)
+    Path(folder, "loaded").touch()
     with open(Path(folder, "outcomes"), "a") as log:
         for arguments in case.calls[int(start) :]:
             log.write(_outcome(module, call, arguments) + "\n")

@@ -337,7 +337,10 @@ inline std::pair<size_t, Dims> Choice(const std::vector<Terms>& routes, const Te
     const GuardError& error = reasons[number];
     if (!std::count(needs.begin(), needs.end(), error.broken.needs))
       needs.push_back(error.broken.needs);
-    notes.push_back("variant " + routes[number].name + ": " + error.message);
+    std::string told = error.message;
+    for (const std::string& note : error.notes)
+      if (note.rfind("from: ", 0) == 0) told += "; " + note;
+    notes.push_back("variant " + routes[number].name + ": " + told);
   }
   const Broken& first = reasons[0].broken;
   std::string needed = Join(needs, "; or ");

@@ -289,16 +289,19 @@ inline Terms ReadTerms(const Json& contract, const Json& entry) {
 }
 
 /// The variants; as in Python, each takes the calls of the bundle, with dims from the same places.
-inline std::vector<Terms> ReadRoutes(const Json& data, const Terms& terms) {
+/// The variants in their order, with the entries of one binary where it has its own.
+inline std::vector<Terms> ReadRoutes(const Json& data, const Terms& terms,
+                                     const std::vector<Json>* entries = nullptr) {
   const Json* variants = data.Find("variants");
   if (!variants || variants->Items().empty()) return {terms};
   std::vector<Terms> routes;
   std::set<std::string> names;
   for (const Json& each : variants->Items()) {
-    each.Only({"name", "entry", "contract"});
+    each.Only({"name", "entry", "contract", "memory"});
     const Json* own = each.Find("contract");
     bool whole = !own || own->null();
-    Terms route = ReadTerms(whole ? data["contract"] : *own, each["entry"]);
+    const Json& entry = entries ? (*entries)[routes.size()] : each["entry"];
+    Terms route = ReadTerms(whole ? data["contract"] : *own, entry);
     route.name = each["name"].String();
     route.whole = whole;
     bool alike = route.inputs.size() == terms.inputs.size() &&
@@ -365,14 +368,23 @@ inline Manifest ReadManifest(const Json& data) {
   made.routes = ReadRoutes(data, made.terms);
   made.states = ReadStates(data);
   for (const Json& each : data["targets"].Items()) {
-    each.Only({"name", "system", "machine", "level", "libc", "library", "cuda", "entry"});
+    each.Only({"name", "system", "machine", "level", "libc", "library", "cuda", "entry",
+               "entries"});
     const Json* cuda = each.Find("cuda");
     if (cuda && !cuda->null()) continue;  // code for a GPU: this host runs on the CPU
     const Json* own = each.Find("entry");
     Target target{each["name"].String(), each["system"].String(),
                             each["machine"].String(), each["level"].String(),
                             each["libc"].String(), each["library"].String(), {}};
-    if (own && !own->null()) target.own.push_back(ReadTerms(data["contract"], *own));
+    bool single = own && !own->null();
+    if (single) target.own.push_back(ReadTerms(data["contract"], *own));
+    const Json* entries = each.Find("entries");
+    if (entries && !entries->Items().empty()) {
+      const Json* variants = data.Find("variants");
+      if (single || !variants || variants->Items().size() != entries->Items().size())
+        throw Malformed("target '" + target.name + "' has other entries than there are variants");
+      target.own = ReadRoutes(data, made.terms, &entries->Items());
+    }
     made.targets.push_back(std::move(target));
   }
   for (const Json& each : data["runtimes"].Items()) {
