@@ -395,9 +395,11 @@ _rule(
     "TC133",
     "ONNX Runtime gives something else",
     "ONNX Runtime was asked for the outputs of an .onnx file at the sizes that are named, and gave "
-    "others than those which the file is read to have.",
+    "others than those which the file is read to have; or, of a copy that `--emit-onnx` made, others "
+    "than the model's, or none.",
     "One of both is wrong; which one is not guessed.",
-    "Report it with the file, or export the PyTorch model that the file was made from.",
+    "Report it with the file, or export the PyTorch model that the file was made from. Of a copy: "
+    "leave `--emit-onnx` out.",
 )
 _rule(
     "TC134",
@@ -407,6 +409,17 @@ _rule(
     "Nothing.",
     level="note",
     allowed=True,
+)
+_rule(
+    "TC135",
+    "no ONNX copy of the model",
+    "`--emit-onnx` asks torch.onnx for an ONNX file of the model with its dims dynamic. It has no "
+    "translation of an op, or fixes one of the dims; or the model has what such a file cannot hold: "
+    "state, random numbers, complex inputs or outputs, a constant as an output, several arms "
+    "(`--cover`).",
+    "A copy that does less than the bundle would be taken for the same model.",
+    "Leave `--emit-onnx` out, or mend what the note names.",
+    "error[TC135] the model has no ONNX copy\n  it keeps state from call to call: seen",
 )
 _rule(
     "TC190",
@@ -917,7 +930,7 @@ _RELATED = (
     ("TC116", "TC312"),
     ("TC117", "TC504"),
     ("TC120", "TC501", "TC520"),
-    ("TC130", "TC131", "TC132", "TC133", "TC134"),
+    ("TC130", "TC131", "TC132", "TC133", "TC134", "TC135"),
     ("TC101", "TC190"),
     ("TC201", "TC202", "TC210", "TC212"),
     ("TC211", "TC107"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,6 +28,19 @@ def quietly() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def without_logs(*names: str) -> Iterator[None]:
+    """These loggers say what is critical alone; their levels are put back."""
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from .derive import over_dims, used_symbols, with_asserted
 from .display import displayer, in_the_users_words, raised, relocated
 from .indices import require_bounded
 from .limits import DEFAULT_LIMIT
+from .onnx.emit import Draft, copy_of, emitted, require_emittable
 from .options import DimRequest, dynamic_from_python, parse_targets
 from .outline import outlined, own_kernels_of
 from .profiles import Variants, cover_from_python, profiles_from_python, spans_text
@@ -52,7 +53,8 @@ class Report:
     """What an export did. ``stages``: seconds for each; ``verified``: where the file was compared
     with eager; ``notes``: what the user should know, as diagnostics; ``ops`` and ``advice``: see
     `OpUse`, `Advice`; ``variants``: what code there is beside the general one, in the order of
-    trial; ``races``: how it was measured beside that one."""
+    trial; ``races``: how it was measured beside that one; ``onnx``: the ONNX copy, if one was asked
+    for."""
 
     path: str
     size: int
@@ -67,6 +69,7 @@ class Report:
     advice: Advice
     variants: tuple[str, ...] = ()
     races: tuple[Raced, ...] = ()
+    onnx: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ def export(
     keep_variants: bool = False,
     examples: Sequence[Any] = (),
     weights: Weights = "inside",
+    emit_onnx: bool = False,
 ) -> Report:
     """Export a module to one file that runs without PyTorch.
 
@@ -128,6 +132,7 @@ def export(
         keep_variants: measure nothing, and leave no variant out for being slower than the general code.
         examples: further example inputs, each a tuple of arguments or a dict of keyword arguments.
         weights: ``"external"`` puts them into a file beside ``out``, named by its digest.
+        emit_onnx: put an ONNX copy beside ``out``, compared with ONNX Runtime: see docs/onnx.md.
 
     Returns:
         A report with ``.path``.
@@ -154,6 +159,7 @@ def export(
             keep_variants,
         ),
         weights=weights,
+        emit_onnx=emit_onnx,
     )
 
 
@@ -168,6 +174,7 @@ def export_source(
     progress: Progress | None = None,
     variants: Variants | None = None,
     weights: Weights = "inside",
+    emit_onnx: bool = False,
 ) -> Report:
     """Export a source. See `export`; ``progress`` is called with a stage's name and None where it
     starts, and with its seconds where it ends."""
@@ -182,7 +189,16 @@ def export_source(
     with in_the_users_words(source, levels):
         stages = Stages(progress)
         return _export(
-            source, dynamic, targets, Path(out), narrow, levels, variants, weights, stages
+            source,
+            dynamic,
+            targets,
+            Path(out),
+            narrow,
+            levels,
+            variants,
+            weights,
+            emit_onnx,
+            stages,
         )
 
 
@@ -195,10 +211,14 @@ def _export(
     levels: Levels,
     variants: Variants,
     weights: Weights,
+    emit_onnx: bool,
     stages: Stages,
 ) -> Report:
     wanted = parse_targets(targets)
     _require_writable(path)
+    if emit_onnx:
+        require_emittable(source, path)
+        _require_writable(copy_of(path))
     outline = outlined(source, dynamic, wanted, narrow, variants, stages)
     dynamic, planned, whole, notes = outline.dynamic, outline.plan, outline.whole, outline.notes
     traced = planned.arms[0].traced
@@ -207,6 +227,11 @@ def _export(
     races: tuple[Raced, ...] = ()
     try:
         with tempfile.TemporaryDirectory(prefix="tcexport-") as folder, ExitStack() as outside:
+            references = [] if source.reference is None else [source.reference]
+            copy: Draft | None = None
+            if emit_onnx:
+                copy = outside.enter_context(emitted(source, planned.arms, path, stages))
+                references.append(copy.reference)
             while True:
                 workdir = Path(folder) / f"{len(planned.variants)}"
                 workdir.mkdir()
@@ -217,9 +242,7 @@ def _export(
                     outside.enter_context(moved_outside(draft)) if weights == "external" else None
                 )
                 with stages("verify against eager"):
-                    verified = verify(
-                        draft, source.module, made.parts, wanted, workdir, source.reference
-                    )
+                    verified = verify(draft, source.module, made.parts, wanted, workdir, references)
                 here = any(not each.skipped for each in verified)
                 if variants.keep or races or not here:
                     break
@@ -236,7 +259,12 @@ def _export(
                 notes = (*outline.traced_notes, *planned.notes, *found)
                 raised(levels.applied(notes))
             weights_size = made.lowered.weights_file.stat().st_size
-            publish(draft, path)
+            with ExitStack() as beside:
+                shown = ""
+                if copy is not None:
+                    copy.require_compared(verified, made.contract)
+                    shown = str(beside.enter_context(copy.published(path.parent)))
+                publish(draft, path)
     finally:
         with suppress(FileNotFoundError):
             draft.unlink()
@@ -255,6 +283,7 @@ def _export(
         advice=advise(source, lowered.ops, contract, traced.sizes, path.with_suffix(".bench.json")),
         variants=tuple(each.name for each in planned.variants) if len(made.parts) > 1 else (),
         races=races,
+        onnx=shown,
     )
 
 

@@ -34,7 +34,7 @@ from ..lowering.tracing import whole_ops
 from .breaks import eager_failure, explain_failure, explain_pass
 from .computed import OF_A_TENSOR, loses_assertions
 from .divisors import Divisors, recording_divisors
-from .eager import quietly, run_eager, without_fast_path
+from .eager import quietly, run_eager, without_fast_path, without_logs
 from .examples import AxisExprs, resized
 from .families import FAMILIES
 from .lines import recording_lines
@@ -53,6 +53,9 @@ IGNORED = {
     ),
 }
 
+
+# Who of torch's logs during a trace.
+LOGS = ("torch._dynamo", "torch.export", "torch._subclasses.fake_tensor")
 
 # The attribute of a module that says: its forward is run with sizes that are symbols, and that is all.
 RUN_TO_TRACE = "run_to_trace"
@@ -304,30 +307,23 @@ def _sizes_of_zero(possible: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _tracing() -> Iterator[None]:
     """Torch's switches during a trace, all put back afterwards."""
-    names = ("torch._dynamo", "torch.export", "torch._subclasses.fake_tensor")
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        with (
-            torch.no_grad(),
-            without_fast_path(),  # the fused op has no shape expressions
-            # No size is assumed to be 0, 1 or equal to another because the example's is.
-            shape_config.patch(backed_size_oblivious=True, use_duck_shape=False),
-            # The cache compares strides when it answers, which leaves guards like seq != 1 that
-            # nothing in the model asked for.
-            torch._dynamo.config.patch(
-                fake_tensor_cache_enabled=False, ignore_logging_functions=IGNORED
-            ),
-            recording_lines(),
-            whole_ops(),
-            # What the model prints was printed when it was run; torch prints graphs of failures.
-            quietly(),
-        ):
-            yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+    with (
+        torch.no_grad(),
+        without_fast_path(),  # the fused op has no shape expressions
+        # No size is assumed to be 0, 1 or equal to another because the example's is.
+        shape_config.patch(backed_size_oblivious=True, use_duck_shape=False),
+        # The cache compares strides when it answers, which leaves guards like seq != 1 that
+        # nothing in the model asked for.
+        torch._dynamo.config.patch(
+            fake_tensor_cache_enabled=False, ignore_logging_functions=IGNORED
+        ),
+        recording_lines(),
+        whole_ops(),
+        # What the model prints was printed when it was run; torch prints graphs of failures.
+        quietly(),
+        without_logs(*LOGS),
+    ):
+        yield
 
 
 def _export(

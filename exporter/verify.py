@@ -82,7 +82,7 @@ def verify(
     parts: Sequence[Part],
     targets: Sequence[Target],
     workdir: Path,
-    reference: Reference | None = None,
+    references: Sequence[Reference] = (),
 ) -> tuple[Checked, ...]:
     """Compare each binary of a finished bundle with the model at several sizes.
 
@@ -93,7 +93,7 @@ def verify(
         targets: what it holds binaries for; one that this machine cannot run is not compared, and
             the answer says so.
         workdir: a folder for the tensors that are exchanged.
-        reference: who else runs the source; it is asked at all points at which the bundle is called.
+        references: who else runs the model; they are asked wherever the bundle is called.
 
     Raises:
         ExportError: TC504, an output differs, with the sizes and the difference, or the runtime could
@@ -117,7 +117,7 @@ def verify(
         skipped += failed
     state = {}
     whole = parts[0]
-    referred = _against_reference(reference, calls) if reference is not None else []
+    referred = [each for other in references for each in _against_reference(other, calls)]
     if states(whole.traced.program) and calls:
         names = [each.name for each in buffers(whole.traced)]
         with eager_session(module, whole.traced.bound, names) as session:
@@ -153,14 +153,13 @@ def _against_reference(reference: Reference, calls: Sequence[_Call]) -> list[Che
             checked.append(Checked("eager", why, sizes, 0.0, str(reason), variant, reference.name))
             continue
         worst = 0.0
-        for output, got, want in zip(
-            call.part.derived.contract.outputs, call.outputs, answers, strict=True
-        ):
+        outputs = zip(call.part.derived.contract.outputs, call.outputs, strict=True)
+        tensors = [each for each in outputs if isinstance(each[0], TensorOutput)]
+        for (output, got), want in zip(tensors, answers, strict=True):
             same, error = same_numbers(got, want)
             worst = max(worst, error)
             if not same:
                 at = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the example"
-                path = output.path if isinstance(output, TensorOutput) else "the output"
                 what = (
                     f"{_describe(got)} and {_describe(want)}"
                     if got.shape != want.shape or got.dtype != want.dtype
@@ -169,7 +168,8 @@ def _against_reference(reference: Reference, calls: Sequence[_Call]) -> list[Che
                 raise ExportError(
                     Diagnostic(
                         "TC133",
-                        f"{path} as read and as {reference.name} gives it are {what}, with {at}",
+                        f"{output.path} as eager and as {reference.name} gives it are {what}, "
+                        f"with {at}",
                     )
                 )
         checked.append(Checked("eager", why, sizes, worst, "", variant, reference.name))

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     default="inside",
     help="`external` keeps them in a file beside the bundle, named by its digest.",
 )
+@click.option(
+    "--emit-onnx",
+    is_flag=True,
+    help="Put an ONNX copy of the model beside the bundle, with its dims by name, compared with "
+    "ONNX Runtime at several sizes.",
+)
 @variant_options
 @finding_options
 @click.pass_context
@@ -47,6 +53,7 @@ def command(
     targets: tuple[str, ...],
     output: Path | None,
     weights: Literal["inside", "external"],
+    emit_onnx: bool,
     quiet: bool,
     verbose: bool,
     form: str,
@@ -84,6 +91,7 @@ def command(
             progress=progress,
             variants=variants,
             weights=weights,
+            emit_onnx=emit_onnx,
         )
     if form == "json":
         click.echo(json.dumps(_as_json(report), indent=1))
@@ -122,6 +130,8 @@ def _print_summary(report: Report, verbose: bool) -> None:
         f"{size_text(report.size)} for {', '.join(report.targets)}, "
         f"of which weights {size_text(report.weights_size)}"
     )
+    if report.onnx:
+        lines.append(f"an ONNX copy in {report.onnx}")
     if verbose:
         lines += [_race(each) for each in report.races]
     for line in [*lines, *report.advice.lines]:
