@@ -7,6 +7,7 @@ be data; as `Numbers` their elements are ints, or the sizes that a trace calls b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -148,9 +149,9 @@ def joined(parts: Sequence[Numbers], axis: int) -> Numbers:
 
 def reshaped(numbers: Numbers, shape: Sequence[int]) -> Numbers:
     """Another shape, of which one size may be -1."""
-    known = 1
-    for size in shape:
-        known *= size if size != -1 else 1
+    known = math.prod(size for size in shape if size != -1)
     count = len(numbers.values)
     full = tuple((count // known if known else 0) if size == -1 else size for size in shape)
+    if math.prod(full) != count:
+        raise ValueError(f"the shape {list(shape)} does not hold {count} elements")
     return Numbers(numbers.values, full, numbers.dtype)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ...artifacts.errors import Diagnostic, ExportError, Location
+from ..breaks import eager_failure
 from . import ops  # noqa: F401, fills the registry
 from .graph import Graph, Node
 from .numbers import Numbers, as_tensor, numbers_of
@@ -208,8 +209,13 @@ class _Writer:
         attributes: dict[str, Any] = dict(node.attributes)
         if operator.several:
             attributes["outputs"] = len(node.outputs)
-        with torch.no_grad():
-            found = operator.function(*values, **attributes)
+        try:
+            with torch.no_grad():
+                found = operator.function(*values, **attributes)
+        except Unreadable:
+            raise
+        except Exception as error:  # whatever torch says of constants that do not fit
+            raise Unreadable(f"of constants has no value: {eager_failure(error)[0]}") from error
         results = found if operator.several else (found,)
         large = [each for each in results if _elements(each) > _MAX_FOLDED]
         return None if large else results
@@ -293,29 +299,33 @@ class _Writer:
     def _branch(self, node: Node, depth: int) -> None:
         """``If`` on a constant is one of its branches; on sizes, a branch of the model's."""
         condition = self.constants.get(node.inputs[0])
-        arms = [node.attributes.get(name) for name in ("then_branch", "else_branch")]
-        if not all(isinstance(each, Graph) for each in arms):
+        given = [node.attributes.get(name) for name in ("then_branch", "else_branch")]
+        arms = [each for each in given if isinstance(each, Graph)]
+        if len(arms) != 2:
             raise Unreadable("has not both of its branches")
+        counts = [len(each.outputs) for each in arms]
+        if counts != [len(node.outputs)] * 2:
+            raise Unreadable(
+                f"has {len(node.outputs)} outputs, and its branches have {counts[0]} and {counts[1]}"
+            )
         if condition is not None:
             chosen = condition.values[0] if isinstance(condition, Numbers) else condition.item()
             arm = arms[0 if chosen else 1]
-            assert isinstance(arm, Graph)
             self._body(arm, depth, set(arm.outputs))
-            for name, given in zip(node.outputs, arm.outputs, strict=True):
-                self._same(name, given)
+            for name, result in zip(node.outputs, arm.outputs, strict=True):
+                self._same(name, result)
             return
         names = {name: self._new(name) for name in node.outputs if name}
         asked = f"if truth({self._value(node.inputs[0])}):  # {_comment(f'If {node}')}"
         self._line(depth, asked)
         for number, arm in enumerate(arms):
-            assert isinstance(arm, Graph)
             if number:
                 self._line(depth, "else:")
             before = dict(self.variables), dict(self.constants)
             self._body(arm, depth + 1, set(arm.outputs))
-            for name, given in zip(node.outputs, arm.outputs, strict=True):
+            for name, result in zip(node.outputs, arm.outputs, strict=True):
                 if name:
-                    self._line(depth + 1, f"{names[name]} = {self._value(given, 'If')}")
+                    self._line(depth + 1, f"{names[name]} = {self._value(result, 'If')}")
             self.variables, self.constants = before
 
     def _same(self, name: str, given: str) -> None:

@@ -231,6 +231,64 @@ def test_attributes_that_change_the_meaning_are_refused(
     )
 
 
+@pytest.mark.parametrize(
+    ("operator", "constants", "attributes", "said"),
+    [
+        ("Add", (np.arange(3), np.arange(2)), {}, "Add of constants has no value"),
+        ("Reshape", (np.arange(3), np.array([2, 2])), {}, "[2, 2] does not hold 3 elements"),
+        ("Gather", (np.arange(3), np.array([7])), {}, "Gather of constants has no value"),
+        ("Cast", (np.float32("nan"),), {"to": 7}, "cannot convert float NaN to integer"),
+        ("Div", (np.array([3]), np.array([0])), {}, "ZeroDivisionError"),
+    ],
+)
+def test_constants_that_do_not_fit_are_refused_at_their_node(
+    tmp_path: Path, operator: str, constants: tuple[Any, ...], attributes: Any, said: str
+) -> None:
+    given = {f"c{at}": value for at, value in enumerate(constants)}
+    nodes = [
+        helper.make_node(operator, list(given), ["k"], name="/const", **attributes),
+        helper.make_node("Cast", ["k"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "f"], ["y"]),
+    ]
+    message = refused(saved(tmp_path, made(nodes, {"x": ("float", ["n", 1, 1])}, ["y"], given)))
+    assert "TC130" in message and said in message
+    assert f"net.onnx:2   k = {operator}  # /const" in message
+
+
+def test_branches_with_other_outputs_than_their_if_are_refused(tmp_path: Path) -> None:
+    model = branches("always")
+    arm = next(each for each in model.graph.node if each.op_type == "If").attribute[0].g
+    arm.output.append(arm.output[0])
+    message = refused(saved(tmp_path, model))
+    assert "If has 1 outputs, and its branches have" in message and "# /if" in message
+
+
+@pytest.mark.parametrize(
+    ("node", "inputs", "said"),
+    [
+        (
+            helper.make_node("Col2Im", ["x", "i", "i"], ["y"]),
+            {"x": ("float", ["n", 12, 12]), "i": ("int64", [2])},
+            "Col2Im is not read with an image's shape computed from data",
+        ),
+        (
+            helper.make_node("GridSample", ["x", "g"], ["y"], mode="round"),
+            {"x": ("float", ["n", 1, 4, 4]), "g": ("float", ["n", 2, 2, 2])},
+            "GridSample is not read with mode round",
+        ),
+        (
+            helper.make_node("LayerNormalization", ["x", "s"], ["y", "m"], stash_type=99),
+            {"x": ("float", ["n", 4]), "s": ("float", [4])},
+            "LayerNormalization is not read with stash_type number 99",
+        ),
+    ],
+)
+def test_inputs_and_attributes_that_are_not_read_are_named(
+    tmp_path: Path, node: Any, inputs: Any, said: str
+) -> None:
+    assert said in refused(saved(tmp_path, made([node], inputs, list(node.output), opset=20)))
+
+
 @pytest.mark.parametrize("opset", [11, 12, 24])
 def test_other_opsets_are_refused(tmp_path: Path, opset: int) -> None:
     model = add_one()

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from ..numbers import as_tensor
-from ..operands import require
+from ..operands import integers, require
 from ..registry import operator
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -180,7 +180,8 @@ def col2im(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> torch.Tensor:
-    size, block = list(image_shape.values), list(block_shape.values)
+    size = list(integers(image_shape, "an image's shape"))
+    block = list(integers(block_shape, "a block's shape"))
     pads = pads or [0] * 4
     require(len(size) == 2, "is not read over other than 2 spatial axes")
     require(pads[:2] == pads[2:], "is not read with other pads at both ends")

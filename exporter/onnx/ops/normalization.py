@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from ..dtypes import DTYPES
+from ..dtypes import DTYPES, dtype_name
 from ..numbers import as_tensor
 from ..operands import require
 from ..registry import operator
@@ -62,7 +62,7 @@ def layer_normalization(
     if outputs == 1:
         return (result,)
     axes = list(range(axis, x.dim()))
-    wide = x.to(DTYPES[stash_type])
+    wide = x.to(_stash(stash_type))
     mean = wide.mean(axes, keepdim=True)
     variance = (wide - mean).square().mean(axes, keepdim=True)
     return (result, mean, torch.rsqrt(variance + epsilon))[:outputs]
@@ -73,13 +73,18 @@ def _same_shapes(scale: torch.Tensor, bias: torch.Tensor | None) -> bool:
     return fixed and (bias is None or bias.shape == scale.shape)
 
 
+def _stash(number: int) -> torch.dtype:
+    require(number in DTYPES, f"is not read with stash_type {dtype_name(number)}")
+    return DTYPES[number]
+
+
 @operator("RMSNormalization", since=23)
 def rms_normalization(
     x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> torch.Tensor:
     x = as_tensor(x)
     axes = list(range(axis % x.dim(), x.dim()))
-    wide = x.to(DTYPES[stash_type])
+    wide = x.to(_stash(stash_type))
     normal = wide * torch.rsqrt(wide.square().mean(axes, keepdim=True) + epsilon)
     return normal.to(x.dtype) * as_tensor(scale)
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..numbers import as_tensor
 from ..operands import integers, require
-from ..registry import operator
+from ..registry import Unreadable, operator
 
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 _HALF = ("half_pixel", "pytorch_half_pixel")
@@ -67,12 +67,10 @@ def _nearest(transform: str, nearest_mode: str, ratios: list[Any], spatial: list
     whole = bool(ratios) and all(each >= 1 and each == int(each) for each in spatial)
     if transform in _HALF and nearest_mode == "round_prefer_floor" and whole:
         return "nearest-exact"
-    require(
-        False,
+    raise Unreadable(
         f"with nearest is not read with {transform} and {nearest_mode}",
         "asymmetric and floor, or half_pixel and round_prefer_ceil",
     )
-    return ""
 
 
 @operator("Resize", since=11)
@@ -150,6 +148,7 @@ def grid_sample(
     x: Any, grid: Any, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> torch.Tensor:
     names = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}
+    require(mode in names, f"is not read with mode {mode}")
     return F.grid_sample(
         as_tensor(x), as_tensor(grid), names[mode], padding_mode, bool(align_corners)
     )
