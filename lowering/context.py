@@ -16,7 +16,7 @@ from ..artifacts.recipes import FLOATS, Steps
 from .asserted import Asserted
 from .in_place import PREFILLED
 from .kernels.prim_func import dim, param, prim_func
-from .layout import to_first, to_last
+from .layout import joins_pixels, to_first, to_last
 from .own_ops import OwnKernel
 from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
 from .targets import CpuTarget, Target
@@ -46,8 +46,7 @@ class Context:
 
     While ``wide``, a converter works on float32 in the place of half-precision floats; what it is
     given is converted before, and what it gives is rounded after. ``channels_last`` are the
-    convolutions that work on NHWC, ``moved`` what is there
-    in another order, by variable and order.
+    convolutions that work on NHWC, ``moved`` what is there in another order, by variable and order.
     """
 
     builder: relax.BlockBuilder
@@ -408,7 +407,7 @@ class Context:
         if 0 in shape:  # which Relax takes for "as it was"; there is nothing to be moved
             dtype = tensor.dtype
             return self.compute("empty", [], shape, dtype, lambda *_: tirx.const(0, dtype))
-        if tensor.last is not None and _joins_pixels(tensor.shape, shape):
+        if tensor.last is not None and joins_pixels(tensor.shape, shape):
             # The pixels of an image in one axis, or in two again: its channels stay the last.
             turned = tuple(shape[axis] for axis in to_last(len(shape)))
             return self.as_image(self.reshape(self.with_channels_last(tensor), turned))
@@ -497,10 +496,6 @@ class Context:
     def derived(self, constant: Constant, suffix: str, steps: Steps) -> Tensor:
         """A weight in another form, made once at export by steps of `recipes`: packed, transposed."""
         return constant_tensor(self.weights.derive(f"{constant.name}:{suffix}", constant, steps))
-
-
-def _joins_pixels(old: Shape, new: Shape) -> bool:
-    return sorted((len(old), len(new))) == [3, 4] and old[:2] == new[:2]
 
 
 def constant_value(constant: Constant) -> Tensor | Complex:

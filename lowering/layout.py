@@ -15,6 +15,7 @@ from collections.abc import Container
 import torch
 
 from .kernels.conv_weights import suits
+from .symbols import Shape, as_shape
 
 aten = torch.ops.aten
 
@@ -119,10 +120,14 @@ def _is_image(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() == 4
 
 
+def _shape(node: torch.fx.Node) -> Shape:
+    """Without a guard: torch's own sizes would make one of each comparison."""
+    return as_shape(node.meta["val"].shape)
+
+
 def _is_one_pixel(image: torch.fx.Node) -> bool:
     """Whether an image is the same in either order."""
-    value = image.meta["val"]
-    return isinstance(value, torch.Tensor) and tuple(value.shape[2:]) == (1, 1)
+    return _is_image(image) and _shape(image)[2:] == (1, 1)
 
 
 def _is_conv(node: torch.fx.Node, constants: Container[str], on_gpu: bool) -> bool:
@@ -181,37 +186,24 @@ _RESHAPES = {
 }
 
 
-def _is_joined(image: torch.fx.Node, rows: torch.fx.Node) -> bool:
+def joins_pixels(a: Shape, b: Shape) -> bool:
     """Whether ``[n, c, h * w]`` is made of ``[n, c, h, w]``, or the other way round."""
-    wide, flat = image.meta["val"], rows.meta["val"]
-    return (
-        wide.dim() == 4
-        and flat.dim() == 3
-        and all(_same(a, b) for a, b in zip(wide.shape[:2], flat.shape[:2], strict=True))
-    )
-
-
-def _same(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
-    if isinstance(a, int) and isinstance(b, int):
-        return a == b
-    exprs = [each.node.expr if isinstance(each, torch.SymInt) else each for each in (a, b)]
-    return bool(exprs[0] == exprs[1])
+    return sorted((len(a), len(b))) == [3, 4] and a[:2] == b[:2]
 
 
 def _reads_either(user: torch.fx.Node) -> bool:
     if user.target in _READ_EITHER or order_of(user) == to_last(4):
         return True
-    return user.target in _RESHAPES and joins_to_rows(user)
+    return user.target in _RESHAPES and _joins_to_rows(user)
 
 
-def joins_to_rows(node: torch.fx.Node) -> bool:
+def _joins_to_rows(node: torch.fx.Node) -> bool:
     """Whether a reshape makes ``[n, c, h * w]`` of an image for nobody but who turns it to
     ``[n, h * w, c]``."""
     (image,) = node.all_input_nodes[:1]
     return (
         _is_image(image)
-        and isinstance(image.meta["val"], torch.Tensor)
-        and _is_joined(image, node)
+        and joins_pixels(_shape(image), _shape(node))
         and bool(node.users)
         and all(order_of(user) == (0, 2, 1) for user in node.users)
     )
@@ -226,7 +218,7 @@ def _turns_to_image(node: torch.fx.Node) -> bool:
         return False
     turn = node.all_input_nodes[0]
     return order_of(turn) == (0, 2, 1) and all(
-        user.target in _RESHAPES and _is_image(user) and _is_joined(user, turn)
+        user.target in _RESHAPES and _is_image(user) and joins_pixels(_shape(user), _shape(turn))
         for user in turn.users
     )
 

@@ -168,6 +168,17 @@ class Turned(nn.Module):
         return first + second, back, turned, rows, third, x
 
 
+class Kept(nn.Module):
+    """Images with as many lines as the data say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: torch.Tensor, lines: torch.Tensor) -> torch.Tensor:
+        return self.second(F.relu(self.first(x[:, :, lines])))
+
+
 def _permutations(model: nn.Module, channels: int) -> int:
     """How many copies of a whole image into another order the lowered graph holds."""
     batch = torch.export.Dim("batch", min=1, max=8)
@@ -227,3 +238,11 @@ def test_a_layout_changes_no_number(agree, kind) -> None:
     if kind is not Blocks:
         calls = [(torch.randn(n, channels, 16, 16),) for n, _, _ in sizes]
     agree(model, *calls, dynamic=dynamic)
+
+
+def test_images_whose_size_is_data(agree) -> None:
+    calls = [
+        (torch.randn(2, 3, 6, 5), torch.tensor(lines).bool())
+        for lines in ([1, 0] * 3, [0, 1] + [0] * 4)
+    ]
+    agree(Kept(), *calls)
