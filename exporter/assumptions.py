@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -24,7 +26,7 @@ from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of, evaluate, render
 from ..artifacts.prove import bounds
 from ..lowering.locations import user_location
-from .computed import ITEMS, OF_A_TENSOR, bound_numbers, is_float
+from .computed import ITEMS, OF_A_TENSOR, bound_numbers, is_float, searched
 from .lines import location_of
 from .prove import Span, holds
 from .ranges import Request
@@ -286,24 +288,21 @@ def _counts(
         value, name = node.meta.get("val"), numbers.get(symbol)
         if not isinstance(value, torch.Tensor) or not isinstance(name, str):
             continue
-        searched = _searched(node)
-        most = math.inf
-        if searched is not None:
+        most, shapes = math.inf, searched(node)
+        if shapes:
             with suppress(Untranslatable, KeyError):
-                most = bounds(to_expr(symbol_of(searched.numel()), named), box)[1]
+                most = bounds(_elements(shapes, named), box)[1]
         found[name] = Span(0, None if math.isinf(most) else int(most))
     return found
 
 
-def _searched(node: torch.fx.Node) -> torch.Tensor | None:
-    """The tensor whose elements an op counts those of that are not zero."""
-    if node.target in (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default):
-        return node.args[-1].meta["val"]
-    if node.target is torch.ops.aten.index.Tensor:
-        masks = [each for each in node.args[1] if each is not None]
-        masks = [each for each in masks if each.meta["val"].dtype == torch.bool]
-        return masks[0].meta["val"] if len(masks) == 1 else None
-    return None
+def _elements(shapes: Sequence[torch.Size], named: Mapping[sympy.Symbol, Expr]) -> Expr:
+    """How many elements there are at most in what shapes are broadcast to."""
+    sizes = []
+    for axis in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
+        exprs = dict.fromkeys(to_expr(symbol_of(size), named) for size in axis)
+        sizes.append(reduce(lambda one, other: fold("max", one, other), exprs))
+    return fold("*", *sizes)
 
 
 def _always_true(condition: Expr, counted: Mapping[str, Span]) -> bool:

@@ -117,10 +117,22 @@ def number_of(node: torch.fx.Node) -> Number | None:
         return Number(node, 0, "sum")
     arguments: Any = node.args
     if node.target is aten.masked_select.default:
-        shapes = [each.meta["val"].shape for each in arguments[:2]]
+        shapes = searched(node)
         return Number(node, 1, "hits") if shapes[0] == shapes[1] else None
     if node.target is aten.index.Tensor:
         kinds = [None if each is None else each.meta["val"].dtype for each in arguments[1]]
         if kinds.count(torch.bool) == 1:
             return Number(node, 1, "hits", kinds.index(torch.bool))
     return None
+
+
+def searched(node: torch.fx.Node) -> tuple[torch.Size, ...]:
+    """The shapes that are broadcast to that of the mask of which an op counts the hits; none of an op
+    that counts no hits."""
+    if node.target is aten.masked_select.default:
+        arguments: Any = node.args
+        return tuple(each.meta["val"].shape for each in arguments[:2])
+    number = number_of(node)
+    if number is None or number.kind != "hits":
+        return ()
+    return (number.source.meta["val"].shape,)

@@ -125,16 +125,22 @@ def test_a_condition_that_is_asserted_in_one_trace_alone_makes_another_graph() -
     [
         lambda x, mask: (torch._check(mask.any().item()), x * 2)[1],
         lambda x, mask: (torch._check(math.sqrt(x.sum().item()) > 1), x * 2)[1],
+        lambda x, mask: (y := _per_column(x, mask), torch._check(y.shape[0] <= 5))[0],
     ],
 )
 def test_what_cannot_be_looked_at_is_refused(function: Callable[..., Any]) -> None:
-    """The first is lost by torch.export itself, in whose own programs it holds for every call."""
+    """The first is lost by torch.export itself, in whose own programs it holds for every call. In the
+    last, a mask of two hits ten times."""
     example = (torch.ones(5), torch.tensor([True, False]))
     source = source_in_memory(Applied(function).eval(), example, {}, {"x": ("n",)})
     with pytest.raises(tcexport.ExportError) as error:
         check(source, dynamic={"n": None})
     assert error.value.code == "TC211"
     assert "assert it of a tensor" in str(error.value)
+
+
+def _per_column(x, mask):
+    return x[:, None].expand(-1, 2).masked_select(mask)
 
 
 class Applied(nn.Module):
