@@ -353,10 +353,10 @@ def _export(
         torch._dynamo.reset()
     try:
         with _tracing():
-            program = _torch_export(module, args, kwargs, dynamic, strict=False)
-        if loses_assertions(program):
+            other = _torch_export(module, args, kwargs, dynamic, strict=False)
+        if loses_assertions(other):
             raise ExportError(_lost_assertion())
-        return program, False
+        return other, False
     except Exception:  # the strict trace's answer has the better lines
         if refusal is None:
             return program, True
