@@ -96,7 +96,7 @@ def explain_failure(error: BaseException) -> tuple[Diagnostic, bool]:
     if isinstance(error, GuardOnDataDependentSymNode) or _is_data_dependent(error):
         return explain_break("Data-dependent branching", str(error), frames), True
     if isinstance(error, Unsupported):
-        return explain_break(error.gb_type or _first_line(error), str(error), frames), True
+        return explain_break(error.gb_type or first_line(error), str(error), frames), True
     if "is mutated in the forward method" in str(error):
         return _diagnostic(FAMILIES["data"], "", frames), True
     failed = _FAILED.search(str(error)) if isinstance(error, TorchRuntimeError) else None
@@ -110,7 +110,7 @@ def explain_failure(error: BaseException) -> tuple[Diagnostic, bool]:
     return (
         Diagnostic(
             "TC190",
-            f"torch.export failed: {_first_line(error)}",
+            f"torch.export failed: {first_line(error)}",
             location=location_of_frames(frames),
             notes=(f"{type(error).__module__}.{type(error).__name__}",),
         ),
@@ -140,7 +140,7 @@ def explain_pass(error: BaseException, program: torch.export.ExportedProgram) ->
         "TC101",
         f"graph break: {name} cannot be taken apart to the ops that are lowered",
         location,
-        notes=(_first_line(error),),
+        notes=(first_line(error),),
         tries=("write it with the ops of docs/ops.md",),
     )
 
@@ -196,7 +196,7 @@ def explain_break(kind: str, message: str, frames: Frames) -> Diagnostic:
 def eager_failure(error: BaseException) -> tuple[str, Location | None]:
     """The message of an exception that the model itself raised, and the user's line it came from."""
     frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
-    return f"{type(error).__name__}: {_first_line(error)}", location_of_frames(frames)
+    return f"{type(error).__name__}: {first_line(error)}", location_of_frames(frames)
 
 
 def _diagnostic(family: Family, what: str, frames: Frames) -> Diagnostic:
@@ -344,7 +344,7 @@ def frames_in(text: str) -> list[tuple[str, int]]:
     return [(match["file"], int(match["line"])) for match in _FRAME.finditer(text)]
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

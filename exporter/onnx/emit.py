@@ -30,6 +30,7 @@ from ...artifacts.expr import dims_of, render
 from ...lowering.draws import GENERATOR
 from ...lowering.locations import user_location
 from ...lowering.states import states
+from ..breaks import eager_failure
 from ..eager import quietly, without_fast_path, without_logs
 from ..examples import resized
 from ..source import Source
@@ -373,8 +374,7 @@ def _reason(error: BaseException) -> str:
     """The first line of the innermost cause: torch.onnx wraps what it meets in long reports."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return eager_failure(error)[0]
 
 
 def _at(sizes: dict[str, int]) -> str:

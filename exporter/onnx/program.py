@@ -21,6 +21,7 @@ import torch
 
 from ...artifacts.errors import Diagnostic, ExportError, Location
 from ..breaks import eager_failure
+from ..userfile import shown_path
 from . import ops  # noqa: F401, fills the registry
 from .graph import Graph, Node
 from .numbers import Numbers, as_tensor, numbers_of
@@ -84,7 +85,7 @@ def unreadable_at(error: BaseException, path: Path) -> ExportError:
     text = linecache.getline(file, line).strip() if line else ""
     called = re.search(r"= (\w+)\(", text)
     operator = called[1] if called else "a node"
-    where = Location(file, line, text) if line else None
+    where = Location(shown_path(path), line, text) if line else None
     tries = (error.instead,) if error.instead else ()
     return ExportError(Diagnostic("TC130", f"{operator} {error.reason}", where, tries=tries))
 
@@ -182,7 +183,7 @@ class _Writer:
         shown = f"{node.domain}.{node.operator}" if node.domain else node.operator
         message = f"{shown} {error.reason}"
         text = f"{', '.join(filter(None, node.outputs))} = {node.operator}"
-        where = Location(self.file, len(self.lines), _comment(f"{text}  # {node}"))
+        where = Location(shown_path(self.file), len(self.lines), _comment(f"{text}  # {node}"))
         tries = (error.instead,) if error.instead else ()
         self.refused.setdefault(message, Diagnostic("TC130", message, where, tries=tries))
         self.counts[message] = self.counts.get(message, 0) + 1

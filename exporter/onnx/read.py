@@ -59,19 +59,20 @@ def read_onnx(path: Path) -> tuple[Graph, str]:
     try:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
-        raise reader.broken(_first_line(str(error))) from None
+        raise reader.broken(_in_one_line(error)) from None
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
         except RuntimeError as error:
-            raise reader.broken(f"its functions: {_first_line(str(error))}") from None
+            raise reader.broken(f"its functions: {_in_one_line(error)}") from None
         graph = reader.graph(model.graph)
     reader.require_order(graph, set())
     return graph, reader.tensors.digest(content)
 
 
-def _first_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[0]
+def _in_one_line(error: BaseException) -> str:
+    """All that onnx says: which node it is of comes last."""
+    return " ".join(str(error).replace("==>", "").split())
 
 
 class _Reader:
@@ -82,14 +83,10 @@ class _Reader:
         self.tensors = Tensors(path.parent)
         self.opset = NEWEST
 
-    def broken(self, reason: str) -> UsageError:
-        return UsageError(
-            Diagnostic(
-                "TC131",
-                f"{self.shown} cannot be read: {reason}",
-                tries=(f"python -c \"import onnx; onnx.checker.check_model('{self.shown}')\"",),
-            )
-        )
+    def broken(self, reason: str, *tries: str) -> UsageError:
+        checker = f"python -c \"import onnx; onnx.checker.check_model('{self.shown}')\""
+        message = f"{self.shown} cannot be read: {reason}"
+        return UsageError(Diagnostic("TC131", message, tries=tries or (checker,)))
 
     def refused(self, reason: str, *tries: str) -> ExportError:
         return ExportError(Diagnostic("TC130", f"{self.shown}: {reason}", tries=tries))
@@ -118,6 +115,14 @@ class _Reader:
             constants[each.name] = self._tensor(each, f"the initializer {each.name}")
         inputs = [self._input(each) for each in proto.input if each.name not in constants]
         nodes = tuple(self._node(each, depth) for each in proto.node)
+        for each in proto.output:
+            if each.type.WhichOneof("value") in (None, "tensor_type") and not (
+                each.type.tensor_type.HasField("shape")
+            ):
+                raise self.broken(
+                    f"its output {each.name} has no shape",
+                    "onnx.save(onnx.shape_inference.infer_shapes(model), …)",
+                )
         outputs = tuple(each.name for each in proto.output)
         return Graph(proto.name, self.opset, tuple(inputs), outputs, constants, nodes)
 

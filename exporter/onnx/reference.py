@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..breaks import first_line
 from ..reference import NoAnswer
 
 
@@ -16,8 +17,8 @@ class OnnxRuntime:
     """One session on a file, as the specification says: nothing is optimized, nothing fused.
 
     Args:
-        path: the file, which is loaded when it is first called.
-        parameters, outputs: the number of inputs, and the names of the outputs, in order.
+        path: the file, which is loaded at the first call.
+        inputs, outputs: their names in the file, in order.
     """
 
     name = "ONNX Runtime"
@@ -41,7 +42,7 @@ class OnnxRuntime:
             }
             found = session.run(list(self._outputs), values)
         except Exception as error:  # whatever its kernels raise, and numpy of bfloat16
-            raise NoAnswer(_first_line(error)) from error
+            raise NoAnswer(first_line(error)) from error
         return [torch.from_numpy(each.copy()) for each in found]
 
     def _opened(self) -> Any:
@@ -60,10 +61,5 @@ class OnnxRuntime:
                 str(self._path), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # a type or an operator that it has no kernel for
-            raise NoAnswer(_first_line(error)) from error
+            raise NoAnswer(first_line(error)) from error
         return self._session
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

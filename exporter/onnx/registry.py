@@ -94,7 +94,7 @@ def find(name: str, opset: int) -> Operator:
     raise Unreadable("is not read", f"{close[0]}, the nearest that is" if close else "")
 
 
-_RANDOM = "an input with the numbers: a bundle draws none"
+_RANDOM = "an input with the numbers, or the PyTorch model, whose draws a bundle makes itself"
 _LOOP = "the PyTorch model that the file was made from, whose loops can be kept"
 _SEQUENCES = "tensors: an export with torch.onnx.export(…, dynamo=True) makes no sequences"
 _INSTEAD = {

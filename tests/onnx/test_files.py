@@ -344,13 +344,30 @@ def test_a_cycle_is_refused_with_its_node(tmp_path: Path) -> None:
     model = add_one()
     model.graph.node[0].input[0] = "z"
     model.graph.node.append(helper.make_node("Neg", ["y"], ["z"], name="/back"))
-    assert "TC131" in refused(saved(tmp_path, model))
+    message = refused(saved(tmp_path, model))
+    assert "TC131" in message and "'z'" in message and "name: /add" in message
 
 
 def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
     model = add_one()
     model.graph.node.append(helper.make_node("Neg", ["x"], ["y"], name="/again"))
-    assert "TC131" in refused(saved(tmp_path, model))
+    message = refused(saved(tmp_path, model))
+    assert "TC131" in message and "'y'" in message
+
+
+def test_an_attribute_that_an_operator_has_not_is_told_with_its_node(tmp_path: Path) -> None:
+    model = add_one()
+    model.graph.node[0].attribute.append(helper.make_attribute("speed", 3))
+    message = refused(saved(tmp_path, model))
+    assert "TC131" in message and "speed" in message and "Name: /add OpType: Add" in message
+
+
+def test_an_output_without_a_shape_is_named_with_what_to_do(tmp_path: Path) -> None:
+    model = add_one()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    message = refused(saved(tmp_path, model))
+    assert "TC131" in message and "its output y has no shape" in message
+    assert "infer_shapes" in message
 
 
 def with_external(folder: Path) -> Path:
