@@ -38,7 +38,15 @@ def place_generator(program: torch.export.ExportedProgram) -> None:
     drawing = [node for node in graph.nodes if node.target is WORDS]
     _refuse_inner(program)
     if len(drawing) >= MOST_DRAWS:
-        raise ExportError(Diagnostic("TC105", f"the graph draws more than {MOST_DRAWS - 1} times"))
+        raise ExportError(
+            Diagnostic(
+                "TC105",
+                f"random numbers are drawn {len(drawing)} times in a call, "
+                f"of which a bundle tells {MOST_DRAWS - 1} apart",
+                user_location(drawing[MOST_DRAWS - 1].meta.get("stack_trace")),
+                tries=("draw once, one row for each use: torch.rand(uses, n)",),
+            )
+        )
     for number, node in enumerate(drawing):
         node.args = (None, node.args[1], number)
     for node in drawing:

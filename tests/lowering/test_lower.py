@@ -15,6 +15,7 @@ from torch import nn
 
 from tcexport.artifacts.errors import ExportError
 from tcexport.artifacts.weights import read_weights
+from tcexport.lowering import generator
 from tcexport.lowering.context import constant_tensor
 from tcexport.lowering.converters.registry import CONVERTERS
 from tcexport.lowering.graph import build
@@ -282,6 +283,24 @@ def test_state_and_randomness_are_refused_with_the_line(model, code, line) -> No
     with pytest.raises(ExportError, match=code) as error:
         trace(model, (torch.randn(3),))
     assert error.value.diagnostics[0].location.text == line
+
+
+class Draws(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + torch.rand(3)
+        x = x * torch.rand(3)
+        return x - torch.rand(3)
+
+
+def test_more_draws_than_are_told_apart_are_refused_at_the_first_of_them(monkeypatch) -> None:
+    monkeypatch.setattr(generator, "MOST_DRAWS", 4)
+    trace(Draws(), (torch.randn(3),))
+    monkeypatch.setattr(generator, "MOST_DRAWS", 3)
+    with pytest.raises(ExportError, match=r"TC105.* 3 times") as error:
+        trace(Draws(), (torch.randn(3),))
+    (found,) = error.value.diagnostics
+    assert found.location.text == "return x - torch.rand(3)"
+    assert found.tries
 
 
 def test_constants_are_clones(tmp_path: Path) -> None:
