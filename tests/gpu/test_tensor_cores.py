@@ -294,7 +294,27 @@ def test_attention_of_any_sizes_is_that_of_numpy(device: Device, name: str) -> N
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=2 * tolerance)
 
 
-def test_what_attention_may_not_see_does_not_matter_and_nan_is_kept(device: Device) -> None:
+@pytest.mark.parametrize("name", ["hidden", "causal", "float"])
+def test_keys_that_attention_may_not_see_do_not_matter(device: Device, name: str) -> None:
+    rng = np.random.default_rng(10)
+    kind, width, value_width, *_, mask_kind, causal = ATTENTIONS[name]
+    dtype = DTYPES[kind][0]
+    q, k, v = (
+        rng.standard_normal((1, 1, 70, size)).astype(dtype) for size in (width, width, value_width)
+    )
+    seen = 41
+    mask = np.arange(70)[None, None, None] < seen if mask_kind == "BOOL_MASK" else None
+    want = _attended(device, name, q, k, v, mask)
+    k[:, :, seen:] *= -30
+    v[:, :, seen:] += 50
+    got = _attended(device, name, q, k, v, mask)
+    rows = slice(None) if mask is not None else slice(seen)
+    np.testing.assert_array_equal(got[:, :, rows], want[:, :, rows])
+    if causal and mask is None:
+        assert not np.array_equal(got[:, :, seen:], want[:, :, seen:])  # these rows do see them
+
+
+def test_a_nan_in_a_query_stays_in_its_row(device: Device) -> None:
     rng = np.random.default_rng(8)
     q, k, v = (rng.standard_normal((1, 1, 70, 64)).astype(np.float16) for _ in range(3))
     want = _attended(device, "plain", q, k, v, None)
