@@ -57,9 +57,8 @@ class Tile:
         return f"tcexport::Tile<{', '.join(map(str, numbers))}>"
 
 
-FEW_ROWS = Tile(
-    16, 32, 128, (1, 1, 4), 4
-)  # a weight that is read once, by as many blocks as can be
+# For few rows: a weight that is read once, by as many blocks as can be.
+FEW_ROWS = Tile(16, 32, 128, (1, 1, 4), 4)
 SMALL = Tile(64, 64, 64, (2, 2, 1), 3)
 LARGE = Tile(128, 128, 32, (2, 2, 1), 3)
 

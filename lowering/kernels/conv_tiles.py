@@ -136,6 +136,7 @@ def _tile(
     lanes = target.lanes
     runs, length = conv.runs
     lines, pixels, vectors = count
+    per_line = gemm.LINE_BYTES // DataType(weight.dtype).itemsize
 
     def along(step: Callable[..., None]) -> None:
         with serial(conv.kernel[0]) as ky, serial(runs) as run:
@@ -158,7 +159,6 @@ def _tile(
     def panel_at(j: int, sources: list[Expr], at: Expr, k: Expr) -> Expr:
         return load_wide(weight, place.panel, k, place.first + index(j * lanes), lanes=lanes)
 
-    per_line = gemm.LINE_BYTES // DataType(weight.dtype).itemsize
     sums = accumulate(lines * pixels, vectors, lanes, along, pixel_at, panel_at)
 
     def finished(value: Expr, i: Expr, j: Expr, lanes: int) -> None:
