@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import lzma
 import random
 import re
@@ -24,8 +25,9 @@ from tcexport.artifacts.container import open_bundle
 from tcexport.artifacts.contract import TensorInput, TensorOutput
 from tcexport.artifacts.errors import TcexportError
 from tcexport.artifacts.external import move_outside
-from tcexport.artifacts.manifest import Entry, Variant
+from tcexport.artifacts.manifest import Entry, Target, Variant
 from tcexport.runtime import load
+from tcexport.tools.fuzz_reader import Seed, described, sealed
 
 from .bundles import contract_of, dim, pack, runtime_library
 from .conftest import TABLE, WEIGHT
@@ -259,9 +261,16 @@ def test_another_version_of_the_ffi_is_refused(host: Path, added: Path, tmp_path
 # --- what else a bundle may be ---------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def ranges(tmp_path_factory: pytest.TempPathFactory, code: bytes) -> Path:
-    """``x[n, 4] + WEIGHT`` by variants: one for n in 1..8, one for n in 16..64."""
+def adds(weight: str) -> Entry:
+    """How to call the code for ``x + weight``."""
+    return Entry("main", (0,), (), (weight,), 1)
+
+
+def in_ranges(path: Path, code: bytes, low: int | None = 16, **own: Any) -> Path:
+    """``x[n, 4] + WEIGHT`` by variants: one for n in 1..8, one for n in low..64, or for all.
+
+    ``own``: how the binary is called otherwise, with ``u`` or ``v`` (WEIGHT + 10 and + 20) for ``w``.
+    """
 
     def terms(low: int, high: int) -> contract.Contract:
         return contract_of(
@@ -270,16 +279,24 @@ def ranges(tmp_path_factory: pytest.TempPathFactory, code: bytes) -> Path:
             [dim("n", 0, 0, low, high)],
         )
 
-    entry = Entry("main", (0,), (), ("w",), 1)
-    variants = (Variant("few", entry, terms(1, 8)), Variant("many", entry, terms(16, 64)))
+    many = None if low is None else terms(low, 64)
+    variants = (Variant("few", adds("w"), terms(1, 8)), Variant("many", adds("w"), many))
+    library = "targets/cpu-x86-64-v3/model.so"
+    target = Target("cpu", "linux", "x86_64", "x86-64-v3", "2.17", library, **own)
     return pack(
-        tmp_path_factory.mktemp("ranges") / "ranges.tcpkg",
+        path,
         terms(1, 64),
         {"x86-64-v3": code},
-        {"w": WEIGHT},
-        entry=entry,
+        {"w": WEIGHT, "u": WEIGHT + 10, "v": WEIGHT + 20},
+        entry=adds("w"),
         variants=variants,
+        targets=(target,),
     )
+
+
+@pytest.fixture(scope="session")
+def ranges(tmp_path_factory: pytest.TempPathFactory, code: bytes) -> Path:
+    return in_ranges(tmp_path_factory.mktemp("ranges") / "ranges.tcpkg", code)
 
 
 def test_variants_take_their_calls_and_refuse_the_others_alike(both: Both, ranges: Path) -> None:
@@ -289,6 +306,51 @@ def test_variants_take_their_calls_and_refuse_the_others_alike(both: Both, range
     assert codes == {
         0: "TC301", 1: "", 8: "", 9: "TC320", 15: "TC320", 16: "", 64: "", 65: "TC301"
     }  # fmt: skip
+
+
+def test_each_variant_says_where_what_it_needs_comes_from(both: Both, ranges: Path) -> None:
+    told = both(ranges, {"x": np.ones((12, 4), np.float32)})
+    assert "variant few: x axis 0 (n): got 12, needs n <= 8; from: self.position[:seq]" in told
+    assert "variant many: x axis 0 (n): got 12, needs n >= 16; from: given with --dynamic" in told
+
+
+def test_a_binary_is_called_as_it_says_itself(both: Both, code: bytes, tmp_path: Path) -> None:
+    def answers(path: Path, n: int, plus: int) -> None:
+        x = np.random.rand(n, 4).astype(np.float32)
+        np.testing.assert_array_equal(load(path)(x), x + (WEIGHT + plus))
+        assert both(path, {"x": x}) == ""
+
+    for_each = in_ranges(tmp_path / "each.tcpkg", code, entries=(adds("u"), adds("v")))
+    answers(for_each, 3, plus=10)
+    answers(for_each, 20, plus=20)
+    assert both(for_each, {"x": np.ones((12, 4), np.float32)}).startswith("[TC320] ")
+    for_all = in_ranges(tmp_path / "all.tcpkg", code, low=None, entry=adds("v"))
+    answers(for_all, 3, plus=20)
+    answers(for_all, 12, plus=20)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["targets"][0]["entries"].pop(),
+        lambda data: data["targets"][0].update(entry=data["entry"]),
+        lambda data: data["targets"][0].update(entry=data["entry"], entries=[]),
+        lambda data: data.pop("variants"),
+        lambda data: data["targets"][0]["entries"][1].update(inputs=[1]),
+    ],
+)
+def test_a_binary_that_does_not_fit_the_variants_is_refused_by_both(
+    both: Both, code: bytes, tmp_path: Path, change: Callable[[Any], Any]
+) -> None:
+    path = in_ranges(tmp_path / "m.tcpkg", code, entries=(adds("u"), adds("v")))
+    seed = Seed.read(path)
+    data = json.loads(seed.head)
+    change(data)
+    path.write_bytes(sealed(described(data, seed.members), seed.members))
+    with pytest.raises(TcexportError, match="TC401"):
+        load(path)
+    done = subprocess.run([both.host, path], capture_output=True, text=True)
+    assert done.returncode == 3 and "[TC401]" in done.stderr
 
 
 def test_weights_beside_the_bundle(both: Both, added: Path, tmp_path: Path) -> None:

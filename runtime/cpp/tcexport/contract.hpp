@@ -102,7 +102,7 @@ struct StateTensor {
 
 /// A contract, and how the function that keeps it is called.
 struct Terms {
-  std::string name;                  // of a variant
+  std::string name;  // of a variant
   std::vector<Dim> dims;
   std::set<size_t> optional;  // inputs that a call may leave out
   std::vector<Input> inputs;
@@ -180,7 +180,8 @@ inline Terms ReadTerms(const Json& contract, const Json& entry) {
                  "computed_guards"});
   entry.Only({"function", "inputs", "sizes", "weights", "results", "into", "given"});
   std::set<std::string> names;
-  for (const Json& dim : contract["dims"].Items()) names.insert(dim["name"].String());
+  for (const Json& dim : contract["dims"].Items())
+    if (!names.insert(dim["name"].String()).second) throw Malformed("two dims with one name");
   auto expr = [&](const Json& each) { return Expr::From(each, names); };
   auto shape = [&](const Json& each) {
     std::vector<Expr> sizes;
@@ -288,8 +289,8 @@ inline Terms ReadTerms(const Json& contract, const Json& entry) {
   return made;
 }
 
-/// The variants; as in Python, each takes the calls of the bundle, with dims from the same places.
-/// The variants in their order, with the entries of one binary where it has its own.
+/// The variants in their order, with the entries of one binary where it has its own. As in Python, each
+/// takes the calls of the bundle, with dims from the same places.
 inline std::vector<Terms> ReadRoutes(const Json& data, const Terms& terms,
                                      const std::vector<Json>* entries = nullptr) {
   const Json* variants = data.Find("variants");
@@ -358,7 +359,8 @@ inline void ReadBeside(const Json& data, Manifest* made) {
 
 inline Manifest ReadManifest(const Json& data) {
   data.Only({"states", "variants", "memory", "format_version", "model", "contract", "entry",
-             "targets", "runtimes", "provenance", "members", "parameters", "external_weights", "generator"});
+             "targets", "runtimes", "provenance", "members", "parameters", "external_weights",
+             "generator"});
   const Json* generator = data.Find("generator");
   if (generator && !generator->String().empty())
     throw Unserved("it draws random numbers, which this host does not serve");
@@ -374,9 +376,11 @@ inline Manifest ReadManifest(const Json& data) {
     if (cuda && !cuda->null()) continue;  // code for a GPU: this host runs on the CPU
     const Json* own = each.Find("entry");
     Target target{each["name"].String(), each["system"].String(),
-                            each["machine"].String(), each["level"].String(),
-                            each["libc"].String(), each["library"].String(), {}};
+                  each["machine"].String(), each["level"].String(),
+                  each["libc"].String(), each["library"].String(), {}};
     bool single = own && !own->null();
+    if (single && !made.routes.back().whole)
+      throw Malformed("a target has one function, and none of the variants serves all");
     if (single) target.own.push_back(ReadTerms(data["contract"], *own));
     const Json* entries = each.Find("entries");
     if (entries && !entries->Items().empty()) {
