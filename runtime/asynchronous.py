@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .library import LOADING
 from .threads import usable_cores
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class AsyncCalls:
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._executor is None or self._process != os.getpid():
-            from concurrent.futures import ThreadPoolExecutor
+            with LOADING:  # it is imported when it is first asked for
+                from concurrent.futures import ThreadPoolExecutor
 
             self._executor = ThreadPoolExecutor(self.workers, thread_name_prefix="tcexport")
             self._process = os.getpid()

@@ -10,6 +10,7 @@ import numpy as np
 from ..artifacts.contract import Contract, Fixed, TensorInput, ValueSource
 from ..artifacts.expr import evaluate
 from ..artifacts.weights import Weight
+from .library import LOADING
 from .structure import call_of
 from .tensors import WITHOUT_NUMPY, bits_of, from_bits
 
@@ -37,7 +38,8 @@ def drawn_inputs(contract: Contract, sizes: Mapping[str, int], seed: int) -> dic
     Floats are normally distributed; integers are 0 and 1, or lie within the index guards; an input
     whose value is a dim holds that dim's size.
     """
-    generator = np.random.default_rng(seed)
+    with LOADING:  # numpy imports this part of it when it is first asked for
+        generator = np.random.default_rng(seed)
     inputs: dict[str, Weight] = {}
     for index, item in enumerate(contract.inputs):
         if not isinstance(item, TensorInput):

@@ -32,8 +32,8 @@ from .threads import POOLS, held_over_forks, set_pool_defaults
 
 _T = TypeVar("_T")
 
-# Also around whatever takes locks of the loader or of TVM (libraries, virtual machines): a child that
-# was forked in the middle of it would find them taken for ever.
+# Also around whatever takes locks of the loader, of TVM or of imports (libraries, virtual machines,
+# modules): a child that was forked in the middle of it would find them taken for ever.
 LOADING = held_over_forks()
 _MARK = "runtime.NumThreads"  # a global function that every TVM runtime registers
 _SONAME = "libtvm_runtime.so"

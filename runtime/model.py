@@ -31,7 +31,7 @@ from .calls import Calls
 from .coverage import Serves, check_serves, parts_of
 from .explain import conditions, look
 from .guards import Sizes, compile_dispatch, compile_torch_dispatch
-from .library import load_library
+from .library import LOADING, load_library
 from .machine import this_machine
 from .mapped import map_weights
 from .memory import give_back, limited
@@ -442,8 +442,15 @@ def _signed_by(keys: TrustedKeys | None) -> Callable[[Path, memoryview], object]
     """What `open_bundle` is to hold the bytes of a file against."""
     if keys is None:
         return None
-    trusted = key_list(keys)
-    return lambda path, data: verify_signature(path, hashlib.sha256(data).digest(), trusted)
+    with LOADING:  # both import parts of the package cryptography when they need them
+        trusted = key_list(keys)
+
+    def accept(path: Path, data: memoryview) -> str:
+        digest = hashlib.sha256(data).digest()
+        with LOADING:
+            return verify_signature(path, digest, trusted)
+
+    return accept
 
 
 def _limit_of_a_gpu(limit: int, chosen: Choice) -> UsageError:

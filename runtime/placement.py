@@ -11,7 +11,7 @@ from ..artifacts.container import Bundle
 from ..artifacts.contract import TensorInput
 from ..artifacts.errors import BundleError, Diagnostic
 from ..artifacts.manifest import Manifest, Target, routes
-from .library import code_of, load_cuda_runtime, load_runtime
+from .library import LOADING, code_of, load_cuda_runtime, load_runtime
 from .machine import Machine, choose_target
 from .mapped import weights_of
 from .tensors import COMPLEX
@@ -70,7 +70,8 @@ def choose(bundle: Bundle, manifest: Manifest, device: str, machine: Machine) ->
         if on_gpu and not on_cpu:
             raise _not_there(bundle, device, "GPUs alone", "device='cuda'")
         return Choice(choose_target(targets, machine, bundle.path))
-    from .gpu import device_index  # bundles for the CPU do without
+    with LOADING:
+        from .gpu import device_index  # bundles for the CPU do without
 
     index = 0 if device == "auto" else device_index(device)
     if index is None:
@@ -115,8 +116,9 @@ def _second_choice(
 
 
 def _for_gpu(bundle: Bundle, manifest: Manifest, machine: Machine, index: int) -> Target:
-    from ..artifacts.gpus import this_driver
-    from .gpu import choose_gpu
+    with LOADING:
+        from ..artifacts.gpus import this_driver
+        from .gpu import choose_gpu
 
     if on_cpu_alone := _on_cpu_alone(manifest):
         what = f"{bundle.path} {on_cpu_alone}, which is for the CPU alone"
@@ -129,8 +131,9 @@ def _on_gpu(
     bundle: Bundle, manifest: Manifest, target: Target, machine: Machine, index: int
 ) -> Placement:
     bundle.verify(copied=code_of(bundle, target, machine))
-    from .cuda import device_of
-    from .gpu_call import OnGpu
+    with LOADING:
+        from .cuda import device_of
+        from .gpu_call import OnGpu
 
     load_runtime(bundle, machine)
     device = device_of(bundle, index, lambda: load_cuda_runtime(bundle, machine))

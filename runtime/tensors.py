@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .library import load_ffi
+from .library import LOADING, load_ffi
 
 _ffi = load_ffi()
 
@@ -332,13 +333,18 @@ def to_numpy(tensor: Any, dtype: str) -> np.ndarray:
         ModuleNotFoundError: a dtype that only the package ml_dtypes gives numpy.
     """
     if dtype in _BITS:
-        import ml_dtypes
-
-        return as_numpy_bits(tensor, dtype).view(getattr(ml_dtypes, dtype))
+        return as_numpy_bits(tensor, dtype).view(getattr(_ml_dtypes(), dtype))
     array = np.from_dlpack(tensor)
     if dtype in COMPLEX:
         array = array.view(dtype).reshape(array.shape[:-1])
     return array if array.flags.writeable else array.copy()
+
+
+def _ml_dtypes() -> Any:
+    first = "ml_dtypes" not in sys.modules  # later calls wait for no load
+    with LOADING if first else nullcontext():
+        import ml_dtypes
+    return ml_dtypes
 
 
 def exporter_of(value: Any) -> Exporter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from tcexport.artifacts.errors import UsageError
 from tcexport.runtime.threads import ENVIRONMENT, thread_count, usable_cores
 
 from .test_library import python
+from .test_signature import Key, signed_by
 
 # numpy.testing is imported when it is first asked for: a child that is forked while another thread
 # imports a module hangs when it asks for the same one, whoever wrote it (CPython's locks of modules).
@@ -263,6 +265,56 @@ print("load_alone" in taken, "__init__" in taken)
 """
     )
     assert python(script, parallel).split() == ["0", "True", "True"]
+
+
+@pytest.mark.parametrize(
+    ("imported", "work"),
+    [
+        ("numpy.random", "model.warmup({'n': 2, 'k': 2, 'm': 2})"),
+        ("cryptography.", "load(path, require_signature=key)"),
+        ("concurrent.futures.thread", "asyncio.run(model.acall(x, x))"),
+    ],
+)
+def test_a_fork_waits_for_what_other_threads_import(
+    parallel: Path, tmp_path: Path, imported: str, work: str
+) -> None:
+    """A module that is imported in the middle of a fork could never be imported in the child."""
+    signed = tmp_path / "m.tcpkg"
+    shutil.copy(parallel, signed)
+    key = Key(tmp_path, "mine")
+    signed_by(signed, key)
+    script = (
+        USE.replace("import numpy.testing\n", "import asyncio, importlib.machinery, signal, time\n")
+        + f"""
+key, late = {str(key.public)!r}, {imported!r}
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if not name.startswith(late) or within.is_set():
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+        def slowly(module):
+            within.set()
+            time.sleep(0.5)
+            execute(module)
+        spec.loader.exec_module = slowly
+        return spec
+model, within = load(path, num_threads=1), threading.Event()
+assert not any(name.startswith(late) for name in sys.modules)
+sys.meta_path.insert(0, Slow())
+thread = threading.Thread(target=lambda: {work})
+thread.start()
+assert within.wait(20)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    {work}
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
+"""
+    )
+    assert python(script, signed) == "3"
 
 
 def test_without_a_way_to_start_workers_anew_a_fork_is_an_error_not_a_hang(parallel: Path) -> None:
