@@ -23,6 +23,7 @@ from ...artifacts.errors import Diagnostic, ExportError, Location
 from ..breaks import eager_failure
 from ..userfile import shown_path
 from . import ops  # noqa: F401, fills the registry
+from .dtypes import DTYPES
 from .graph import Graph, Node
 from .numbers import Numbers, as_tensor, numbers_of
 from .registry import Operator, Unreadable, find
@@ -125,12 +126,9 @@ class _Writer:
     taken: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.globals = {"Numbers": Numbers, "inf": math.inf, "nan": math.nan, "truth": _truth}
-        self.globals["as_tensor"] = as_tensor
-        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            self.globals[_named(dtype)] = dtype
-        for dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool):
-            self.globals[_named(dtype)] = dtype
+        self.globals = {"Numbers": Numbers, "as_tensor": as_tensor, "truth": _truth}
+        self.globals |= {"inf": math.inf, "nan": math.nan}
+        self.globals |= {_named(dtype): dtype for dtype in DTYPES.values()}
         self.taken = {"self", "forward", *self.globals, *dir(OnnxModule()), *_operators(self.graph)}
 
     def write(self) -> None:

@@ -33,8 +33,13 @@ def convert_check_index(
 
 @converter(str(REQUIRE))
 def convert_require(ctx: Context, values: Tensor, holds: Tensor, number: int) -> Tensor:
+    return required(ctx, values, holds, f"tcexport check {number}")
+
+
+def required(ctx: Context, values: Tensor, holds: Tensor, message: str) -> Tensor:
+    """The values; the call fails with the message where one of the bools is false."""
     flat = ctx.reshape(values, (product(values.shape),))
     conditions = ctx.reshape(holds, (product(holds.shape),))
-    function = required_copy(values.dtype, message=f"tcexport check {number}")
+    function = required_copy(values.dtype, message=message)
     copy = ctx.call_with("require", function, [flat, conditions], [], flat.shape, values.dtype)
     return ctx.reshape(copy, values.shape)

@@ -8,10 +8,10 @@ from tvm import tirx
 
 from ..context import Context
 from ..draws import HOLDS, LOW, MOST_DRAWS, MULTIPLIERS, NEXT_CALL, ROUNDS, WEYL, WORDS
-from ..kernels.check import required_copy
 from ..kernels.prim_func import ceil_div, index, let, parallel_tasks, serial, store
-from ..symbols import Size, product
+from ..symbols import Size
 from ..tensor import Tensor
+from .check import required
 from .registry import converter
 
 _TASK = 4096  # elements
@@ -75,8 +75,4 @@ def convert_next_call(ctx: Context, generator: Tensor) -> Tensor:
 
 @converter(str(HOLDS))
 def convert_holds(ctx: Context, values: Tensor, holds: Tensor, what: str) -> Tensor:
-    flat = ctx.reshape(values, (product(values.shape),))
-    conditions = ctx.reshape(holds, (product(holds.shape),))
-    function = required_copy(values.dtype, message=ctx.asserts(what))
-    copy = ctx.call_with("holds", function, [flat, conditions], [], flat.shape, values.dtype)
-    return ctx.reshape(copy, values.shape)
+    return required(ctx, values, holds, ctx.asserts(what))

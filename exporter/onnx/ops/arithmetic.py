@@ -10,11 +10,9 @@ import torch
 
 from ..numbers import Numbers, as_tensor, elementwise
 from ..operands import all_numbers, beside, require, two
-from ..registry import Function, operator
+from ..registry import operator
 
-
-def _is_float(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point
+_FEW = 16  # elements of a range that may be axes or positions
 
 
 @operator("Add")
@@ -45,11 +43,11 @@ def mul(a: Any, b: Any) -> Any:
 def div(a: Any, b: Any) -> Any:
     """Integers are divided towards zero."""
     if all_numbers(a, b) and 0 not in b.values:
-        if _is_float(a.dtype):
+        if a.dtype.is_floating_point:
             return elementwise(lambda x, y: x / y, a, b)
         if all(_never_negative(each) for each in (*a.values, *b.values)):
             return elementwise(lambda x, y: x // y, a, b)
-    floats = _is_float(a.dtype)
+    floats = a.dtype.is_floating_point
     a, b = two(a, b)
     return a / b if floats else torch.div(a, b, rounding_mode="trunc")
 
@@ -60,9 +58,9 @@ def _never_negative(value: Any) -> bool:
 
 @operator("Mod")
 def mod(a: Any, b: Any, *, fmod: int = 0) -> Any:
-    if all_numbers(a, b) and not fmod and 0 not in b.values and not _is_float(a.dtype):
+    if all_numbers(a, b) and not fmod and 0 not in b.values and not a.dtype.is_floating_point:
         return elementwise(lambda x, y: x % y, a, b)
-    floats = _is_float(a.dtype)
+    floats = a.dtype.is_floating_point
     require(bool(fmod) or not floats, "of floats is not read without fmod=1")
     a, b = two(a, b)
     return torch.fmod(a, b) if fmod else torch.remainder(a, b)
@@ -82,10 +80,6 @@ def power(a: Any, b: Any) -> Any:
 def prelu(x: Any, slope: Any) -> torch.Tensor:
     x = as_tensor(x)
     return torch.where(x < 0, x * beside(slope), x)
-
-
-def _folded(of_two: Function) -> Function:
-    return lambda *operands: functools.reduce(of_two, operands)
 
 
 @operator("Max")
@@ -147,11 +141,8 @@ def range_of(start: Any, limit: Any, delta: Any) -> Any:
         values = tuple(range(first, last, step))
         if len(values) <= _FEW:
             return Numbers(values, (len(values),), start.dtype)
-    if _is_float(start.dtype):
+    if start.dtype.is_floating_point:
         # Computed as the specification says, not by torch's way of counting floats.
         count = max(math.ceil((last - first) / step), 0)
         return torch.arange(count, dtype=start.dtype) * step + first
     return torch.arange(first, last, step, dtype=start.dtype)
-
-
-_FEW = 16

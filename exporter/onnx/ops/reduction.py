@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -69,21 +70,12 @@ _REDUCTIONS: dict[str, Function] = {
     "ReduceSumSquare": _sum_square,
 }
 _OF_NUMBERS: dict[str, Function] = {
-    "ReduceMax": lambda values: _folded(torch.sym_max, values),
-    "ReduceMin": lambda values: _folded(torch.sym_min, values),
-    "ReduceProd": lambda values: math.prod(values),
-    "ReduceSum": lambda values: sum(values),
+    "ReduceMax": functools.partial(functools.reduce, torch.sym_max),
+    "ReduceMin": functools.partial(functools.reduce, torch.sym_min),
+    "ReduceProd": math.prod,
+    "ReduceSum": sum,
 }
-
-
 _OF_EACH = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
-
-
-def _folded(of_two: Function, values: Any) -> Any:
-    result = values[0]
-    for value in values[1:]:
-        result = of_two(result, value)
-    return result
 
 
 def _reduced(name: str, x: Any, axes: tuple[int, ...], keep: bool, noop: bool) -> Any:

@@ -80,12 +80,9 @@ def absolute(x: Any) -> Any:
 
 @operator("Sqrt")
 def sqrt(x: Any) -> Any:
-    if isinstance(x, Numbers) and all(type(each) is float and each >= 0 for each in x.values):
-        return elementwise(math.sqrt, x) if x.dtype == torch.float64 else _sqrt(x)
-    return torch.sqrt(as_tensor(x))
-
-
-def _sqrt(x: Numbers) -> Any:
+    numbers = isinstance(x, Numbers) and x.dtype == torch.float64
+    if numbers and all(type(each) is float and each >= 0 for each in x.values):
+        return elementwise(math.sqrt, x)
     return torch.sqrt(as_tensor(x))
 
 
