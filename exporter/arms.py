@@ -29,9 +29,14 @@ def with_cover(
     Raises:
         UsageError: TC008, it has another range there.
     """
-    if dynamic.get(name, request) != request:
+    given = dynamic.get(name)
+    if given not in (None, request):
         raise UsageError(
-            Diagnostic("TC008", f"{name} has one range in --dynamic, and another in --cover")
+            Diagnostic(
+                "TC008",
+                f"{name} has the range {given} in --dynamic, and {request} in --cover",
+                tries=(f"leave {name} out of --dynamic",),
+            )
         )
     return {**dynamic, name: request}
 

@@ -125,7 +125,7 @@ def _parse_dim(part: str, value: str, option: str) -> tuple[str, DimRequest | No
         )
     hi = match["hi"]
     request = DimRequest(int(match["lo"]), None if hi is None else int(hi), int(match["step"] or 1))
-    return name, _sensible(name, request, where)
+    return name, _sensible(name, request, where, option)
 
 
 def _mended(span: str) -> str:
@@ -136,7 +136,7 @@ def _mended(span: str) -> str:
     return f"1..{numbers[0]}" if numbers and numbers[0] > 0 else "1..512"
 
 
-def _sensible(name: str, request: DimRequest, shown: str) -> DimRequest:
+def _sensible(name: str, request: DimRequest, shown: str, option: str = "--dynamic") -> DimRequest:
     if request.step < 1:
         raise _malformed(f"{shown}: the step must be at least 1")
     if request.lo < 0 or max(request.lo, request.hi or 0, request.step) > MAX_SIZE:
@@ -144,7 +144,7 @@ def _sensible(name: str, request: DimRequest, shown: str) -> DimRequest:
     if request.hi is not None and request.hi < request.lo:
         raise _malformed(
             f"{shown}: the range is empty, {request.lo} is more than {request.hi}",
-            tries=(f"--dynamic {name}={DimRequest(request.hi, request.lo, request.step)}",),
+            tries=(f"{option} {name}={DimRequest(request.hi, request.lo, request.step)}",),
         )
     return request
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcexport import UsageError
+from tcexport.exporter.arms import with_cover
 from tcexport.exporter.inputs import merged, parse_inputs
 from tcexport.exporter.options import (
     DimRequest,
@@ -18,6 +19,7 @@ from tcexport.exporter.options import (
     parse_plain,
     parse_targets,
 )
+from tcexport.exporter.profiles import parse_cover
 
 
 def refusal(function: Any, *args: Any) -> UsageError:
@@ -99,6 +101,19 @@ def test_a_malformed_dynamic_says_what_is_read(typed: str, said: str, tried: str
     assert f"--dynamic {typed}" in str(error)
     assert said in str(error)
     assert error.diagnostics[0].tries == (() if tried is None else (tried,))
+
+
+def test_what_to_type_names_the_option_that_was_typed() -> None:
+    error = refusal(parse_cover, ["seq=9..4"])
+    assert error.diagnostics[0].tries == ("--cover seq=4..9",)
+
+
+def test_a_dim_is_dynamic_and_covered_in_one_range() -> None:
+    span, other = DimRequest(1, 64), DimRequest(1, 9)
+    for asked in ({}, {"seq": None}, {"seq": span}):
+        assert with_cover({"b": None, **asked}, "seq", span) == {"b": None, "seq": span}
+    error = refusal(with_cover, {"seq": other}, "seq", span)
+    assert error.code == "TC008" and "1..9 in --dynamic, and 1..64 in --cover" in str(error)
 
 
 def test_one_dim_with_two_ranges_is_refused() -> None:
