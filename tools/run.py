@@ -86,6 +86,14 @@ def command(
     start = time.perf_counter()
     model = load(bundle, device=device, num_threads=threads, require_signature=keys or None)
     loaded = time.perf_counter()
+    if seed is None and model.manifest.generator:
+        raise UsageError(
+            Diagnostic(
+                "TC325",
+                "the model draws random numbers, and no seed is given",
+                tries=("--seed 1234",),
+            )
+        )
     contract = model.contract
     args, kwargs = call_arguments(contract, _values(contract, inputs))
     begin = time.perf_counter()

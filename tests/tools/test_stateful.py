@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -72,6 +73,37 @@ def test_advise_and_cold_start_call_it(folder: Path, capsys) -> None:
     done = CliRunner().invoke(cold_start.main, arguments)
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["bundle"]["wall"] > 0
+
+
+NOISE = """
+import torch
+
+class Noise(torch.nn.Module):
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+model = Noise()
+example_inputs = (torch.randn(3, 4),)
+"""
+
+
+def test_run_takes_a_seed_for_what_a_model_draws(tmp_path: Path, capsys) -> None:
+    source, bundle = tmp_path / "noise.py", str(tmp_path / "noise.tcpkg")
+    source.write_text(NOISE)
+    options = ["--target", "cpu:x86-64-v3", "-q", "-o", bundle]
+    assert run_command(["export", str(source), *options]) == 0
+    np.save(tmp_path / "x.npy", np.zeros((3, 4), np.float32))
+    command = ["run", bundle, "--input", f"x={tmp_path / 'x.npy'}"]
+    assert run_command(command) == 2
+    said = capsys.readouterr().err
+    assert "TC325" in said and "try: --seed 1234" in said
+    drawn = []
+    for seed in ("7", "7", "8"):
+        out = tmp_path / "out.npy"
+        assert run_command([*command, "--seed", seed, "-o", str(out)]) == 0
+        drawn.append(np.load(out))
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert (drawn[0] != drawn[2]).any() and drawn[0].min() >= 0 and drawn[0].max() < 1
 
 
 def test_a_soak_compares_equal_calls(folder: Path) -> None:
