@@ -12,7 +12,6 @@
 
 namespace tcexport {
 
-
 // D, DV: sizes of a head. PARTS: of 16 rows that a warp takes. KEYS: that are taken at a time.
 template <class T, int D, int DV, int PARTS, int KEYS, MaskKind MASK, bool CAUSAL>
 struct Attention {
@@ -20,7 +19,6 @@ struct Attention {
   static constexpr int STEPS = (D + 15) / 16, CHUNKS = 2 * STEPS;        // of a row of Q and K
   static constexpr int STEPS_V = (DV + 15) / 16, CHUNKS_V = 2 * STEPS_V;  // of a row of V
   static constexpr int TILES = KEYS / 8, TILES_V = 2 * STEPS_V;           // fragments of C
-  static constexpr int BYTES = 16 * (ROWS * CHUNKS + KEYS * (CHUNKS + CHUNKS_V));
   static_assert(KEYS % 16 == 0, "whole fragments");
 
   Head<Bits, MASK> head;

@@ -18,7 +18,6 @@ struct AttentionFloat {
   static constexpr int STEP = CHUNKS + 1, STEP_V = CHUNKS_V + 1;
   static constexpr int WIDEST = STEP > STEP_V ? STEP : STEP_V, STEP_P = KEYS + 4;
   static constexpr int MINE = KEYS / 4, MINE_V = (CHUNKS_V + 3) / 4;
-  static constexpr int BYTES = 16 * (ROWS * STEP + KEYS * WIDEST) + 4 * ROWS * STEP_P;
 
   Head<float, MASK> head;
   int first_row;
