@@ -158,6 +158,7 @@ class _Importer:
         self.inputs: dict[int, relax.Var] = {}
         self.bound: set[str] = set()
         self.unsupported: list[tuple[torch.fx.Node, Unsupported]] = []
+        self.refused_floats: set[sympy.Symbol] = set()
         self.fast: set[torch.fx.Node] = set()
         self.folded: set[torch.fx.Node] = set()
         self.states = states(program)
@@ -380,6 +381,10 @@ class _Importer:
                 self._item(node, value)
             except Unsupported as error:
                 self.unsupported.append((node, error))
+                if isinstance(value, torch.SymFloat):
+                    self.refused_floats |= value.node.expr.free_symbols
+        if isinstance(value, torch.SymFloat) and self.refused_floats & value.node.expr.free_symbols:
+            return 1.0  # in its place: what is made of it is not at fault
         return as_size(value)
 
     def _item(self, node: torch.fx.Node, value: Any) -> None:
@@ -600,6 +605,7 @@ class _Body(_Importer):
         self.loops = outer.loops
         self.values = {}
         self.unsupported = []
+        self.refused_floats = outer.refused_floats
         self.fast, self.folded = set(), set()
         self.epilogues, self.absorbed, self.regions = {}, set(), {}
 

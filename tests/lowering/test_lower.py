@@ -311,3 +311,17 @@ def test_constants_are_clones(tmp_path: Path) -> None:
         model.offset.fill_(5)
     assert found["offset"].value.eq(1).all()
     assert constant_tensor(Constant("a", torch.ones(2, 3))).shape == (2, 3)
+
+
+class ReadsFloats(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = x.mean().item()
+        return x * factor + (factor * 2 + 1)
+
+
+def test_what_is_made_of_a_float_that_is_read_is_not_blamed_for_it() -> None:
+    program = trace(ReadsFloats(), (torch.randn(3),))
+    with pytest.raises(ExportError, match="TC501") as error:
+        build(program, constants(program), CPU_TARGETS[TARGET], WeightStore())
+    (found,) = error.value.diagnostics
+    assert found.location.text == "factor = x.mean().item()"
