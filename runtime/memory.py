@@ -12,15 +12,16 @@ import msgspec
 
 from ..artifacts.contract import Guard, Origin
 from ..artifacts.errors import BundleError, Diagnostic, UsageError
-from ..artifacts.manifest import Manifest, contract_of, memory_unknown
+from ..artifacts.manifest import Manifest, Target, contract_of, memory_unknown
 from ..artifacts.parts import box_of
 from ..artifacts.prove import bounds
 from .worker import Worker
 
 
-def limited(manifest: Manifest, limit: int, path: Path) -> Manifest:
-    """The bundle with what keeps a call within ``limit`` bytes, as guards like the others. Where it
-    has variants, each has its own: a call goes to the first that takes it and keeps within the limit.
+def limited(manifest: Manifest, target: Target, limit: int, path: Path) -> Manifest:
+    """The bundle with what keeps a call of ``target`` within ``limit`` bytes, as guards like the
+    others. Where it has variants, each has its own: a call goes to the first that takes it and keeps
+    within the limit.
 
     Raises:
         UsageError: TC008, the limit is no positive number, or the bundle does not say what it needs.
@@ -31,6 +32,10 @@ def limited(manifest: Manifest, limit: int, path: Path) -> Manifest:
             Diagnostic("TC008", f"memory_limit={limit!r:.40}: needs a number of bytes from 1")
         )
     parts = [(each.memory, contract_of(manifest, each)) for each in manifest.variants]
+    reason = memory_unknown(manifest)
+    if target.entry is not None or target.entries:
+        parts = [(None, manifest.contract)]
+        reason = f"what it says is of other functions than those of {target.name}"
     least = math.inf
     held = []
     for memory, contract in parts or [(manifest.memory, manifest.contract)]:
@@ -39,7 +44,7 @@ def limited(manifest: Manifest, limit: int, path: Path) -> Manifest:
                 Diagnostic(
                     "TC008",
                     f"memory_limit={limit}: {path} does not say what a call needs",
-                    notes=(memory_unknown(manifest),),
+                    notes=(reason,),
                     tries=("a limit of the process: ulimit -v, MemoryMax=",),
                 )
             )

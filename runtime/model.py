@@ -156,7 +156,7 @@ class Model:
         if memory_limit is not None:
             if chosen.on_gpu:
                 raise _limit_of_a_gpu(memory_limit, chosen)
-            self.manifest = limited(self.manifest, memory_limit, bundle.path)
+            self.manifest = limited(self.manifest, chosen.target, memory_limit, bundle.path)
         self.contract: Contract = self.manifest.contract
         self.states = self.manifest.states
         if serves is not None:

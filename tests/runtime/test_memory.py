@@ -12,13 +12,17 @@ import pytest
 
 import tcexport
 from tcexport.artifacts.container import open_bundle
+from tcexport.artifacts.contract import TensorInput, TensorOutput
 from tcexport.artifacts.errors import BundleError, GuardError, UsageError
 from tcexport.artifacts.expr import evaluate
+from tcexport.artifacts.manifest import Entry, Target, Variant
 from tcexport.artifacts.parts import box_of
 from tcexport.artifacts.prove import bounds
 from tcexport.runtime import load
 from tcexport.tools.cli import run_command
 
+from .bundles import contract_of, dim, pack
+from .conftest import WEIGHT
 from .test_library import python
 
 
@@ -155,6 +159,37 @@ def test_what_is_no_limit_is_refused(squares: Path, limit: Any) -> None:
 def test_without_a_plan_no_limit_is_promised(added: Path) -> None:
     with pytest.raises(UsageError, match="does not say what a call needs"):
         load(added, memory_limit=1 << 30)
+
+
+def test_a_binary_with_functions_of_its_own_promises_no_limit(code: bytes, tmp_path: Path) -> None:
+    """What the manifest says of memory, it says of the functions that it names."""
+    terms = contract_of(
+        {"x": TensorInput("x", "float32", ("n", 4))},
+        [TensorOutput("out", "float32", ("n", 4), 0)],
+        [dim("n", 0, 0, 1, 64)],
+    )
+    adds = Entry("main", (0,), (), ("w",), 1)
+    library = "targets/cpu-x86-64-v3/model.so"
+
+    def packed(name: str, variants: tuple[Variant, ...], **own: Any) -> Path:
+        target = Target("cpu", "linux", "x86_64", "x86-64-v3", "2.17", library, **own)
+        memory = None if variants else (("*", 16, "n"),)
+        libraries, weights = {"x86-64-v3": code}, {"w": WEIGHT}
+        return pack(
+            tmp_path / name, terms, libraries, weights,
+            memory=memory, variants=variants, targets=(target,),
+        )  # fmt: skip
+
+    parts = (Variant("general", adds, memory=(("*", 16, "n"),)),)
+    for variants in ((), parts):
+        model = load(packed("m.tcpkg", variants), memory_limit=160)
+        assert model(np.ones((10, 4), np.float32)).shape == (10, 4)
+        with pytest.raises(GuardError, match="memory_limit=160"):
+            model(np.ones((11, 4), np.float32))
+        with pytest.raises(UsageError, match=r"does not say(.|\n)*functions than those of cpu"):
+            load(packed("own.tcpkg", variants, entry=adds), memory_limit=160)
+    with pytest.raises(UsageError, match="does not say what a call needs"):
+        load(packed("each.tcpkg", parts, entries=(adds,)), memory_limit=160)
 
 
 def test_memory_comes_back_on_request(squares: Path) -> None:
