@@ -184,17 +184,35 @@ def _refuse_other_states(written: Sequence[Sequence[str]]) -> None:
         )
 
 
-def _refuse_state_on_gpu(names: list[str], targets: tuple[str, ...]) -> None:
+def _refuse_state_on_gpu(names: Sequence[str], targets: tuple[str, ...]) -> None:
+    from .draws import GENERATOR
+
     on_gpu = [name for name in targets if isinstance(target_named(name), GpuTarget)]
-    if names and on_gpu:
-        raise ExportError(
+    if not names or not on_gpu:
+        return
+    written = [name for name in names if name != GENERATOR]
+    found = []
+    if written:
+        found.append(
             Diagnostic(
                 "TC501",
-                f"{on_gpu[0]}: the model keeps state from call to call ({', '.join(names)}), "
+                f"{on_gpu[0]}: the model keeps state from call to call ({', '.join(written)}), "
                 "which GPU code cannot do yet",
                 tries=("--target cpu",),
             )
         )
+    if GENERATOR in names:
+        found.append(
+            Diagnostic(
+                "TC501",
+                f"{on_gpu[0]}: the model draws random numbers, which GPU code cannot do yet",
+                tries=(
+                    "take the random tensor as an input: def forward(self, x, noise)",
+                    "--target cpu",
+                ),
+            )
+        )
+    raise ExportError(found)
 
 
 def look(

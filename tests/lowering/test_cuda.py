@@ -23,7 +23,10 @@ from torch import nn
 
 from tcexport.artifacts.errors import ExportError
 from tcexport.artifacts.platforms import CUDA_ARCHITECTURES
-from tcexport.lowering import converters  # noqa: F401  (registers them)
+from tcexport.lowering import (
+    converters,  # noqa: F401  (registers them)
+    worker,
+)
 from tcexport.lowering.cuda import cache
 from tcexport.lowering.cuda.blob import read_blob
 from tcexport.lowering.cuda.pack import export_gpu_library, look_again, without_a_device
@@ -216,6 +219,31 @@ def test_an_op_without_a_kernel_for_a_gpu_is_refused_by_name() -> None:
         build(program, constants(program), TARGET, WeightStore())
     text = str(raised.value)
     assert "TC501" in text and "sort" in text and "cumsum" in text and "on a GPU" in text
+
+
+class CountsAndDraws(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return x + self.calls + torch.rand(3)
+
+
+def test_state_and_random_numbers_are_refused_each_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt2"
+    torch.export.save(trace(CountsAndDraws(), (torch.randn(3),)), path)
+    for ask in (
+        lambda: worker.look((path,), (TARGET.name,)),
+        lambda: worker.run((path,), (TARGET.name,), tmp_path),
+    ):
+        with pytest.raises(ExportError) as raised:
+            ask()
+        state, draws = raised.value.diagnostics
+        assert state.code == draws.code == "TC501"
+        assert "keeps state" in state.message and "(calls)" in state.message
+        assert "random numbers" in draws.message and "noise" in draws.tries[0]
 
 
 TOLERANCES = {  # the largest difference, relative to the size of the result
