@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, render
 from ..lowering.locations import user_location
-from .computed import bound_numbers
+from .computed import bound_numbers, is_float
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, to_expr
 
@@ -57,7 +57,8 @@ class Words:
         self._name_computed(traced)
         self._name_axes(traced)
         for symbol, other in env.replacements.items() if env is not None else ():
-            if symbol.name not in self._names:
+            # A float that is asserted to be 4 is not called 4: what is said of it would be 4 == 4.
+            if symbol.name not in self._names and not is_float(symbol):
                 self._names[symbol.name] = _whole(self.of(other))
                 self._lines[symbol.name] = self._lines.get(str(other))
 
