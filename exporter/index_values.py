@@ -294,20 +294,17 @@ def _clamp(analysis: Analysis, node: torch.fx.Node) -> Values | None:
     return Values(lo, hi) if lo is not None and hi is not None else None
 
 
-def _clamp_min(analysis: Analysis, node: torch.fx.Node) -> Values | None:
-    source = analysis.values(node.args[0])
-    least = analysis.number(node.args[1])
-    if source is None or source.leaf is not None:
-        return None
-    return Values(fold("max", source.lo, least), fold("max", source.hi, least))
+def _limited(op: str) -> Callable[[Analysis, torch.fx.Node], Values | None]:
+    """Of clamp_min ("max") and clamp_max ("min")."""
 
+    def rule(analysis: Analysis, node: torch.fx.Node) -> Values | None:
+        source = analysis.values(node.args[0])
+        limit = analysis.number(node.args[1])
+        if source is None or source.leaf is not None:
+            return None
+        return Values(fold(op, source.lo, limit), fold(op, source.hi, limit))
 
-def _clamp_max(analysis: Analysis, node: torch.fx.Node) -> Values | None:
-    source = analysis.values(node.args[0])
-    most = analysis.number(node.args[1])
-    if source is None or source.leaf is not None:
-        return None
-    return Values(fold("min", source.lo, most), fold("min", source.hi, most))
+    return rule
 
 
 def _where(analysis: Analysis, node: torch.fx.Node) -> Values | None:
@@ -413,8 +410,8 @@ _RULES: dict[Any, Callable[[Analysis, torch.fx.Node], Values | None]] = {
     aten.sub_: _sub,
     aten.mul: _mul,
     aten.clamp: _clamp,
-    aten.clamp_min: _clamp_min,
-    aten.clamp_max: _clamp_max,
+    aten.clamp_min: _limited("max"),
+    aten.clamp_max: _limited("min"),
     aten.where: _where,
     aten.cat: _cat,
     aten.stack: _cat,
