@@ -35,7 +35,7 @@ class AskedVariants:
     @property
     def given(self) -> bool:
         """Whether any of the options was typed, but the limit."""
-        return any((self.specialize, self.profiles, self.cover, *self.shapes))
+        return any((self.specialize, self.profiles, self.cover, self.keep, *self.shapes))
 
     def typed(self, targets: Sequence[str]) -> Variants:
         """The same as data, and the targets looked at: a typo is answered before torch is imported.

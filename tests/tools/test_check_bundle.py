@@ -90,6 +90,7 @@ def test_json(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
         ([], "say which sizes it has to serve"),
         (["--serves", "seq"], "--serves seq says no sizes"),
         (["--serves", "seq=5"], "--serves seq=1..5"),
+        (["--serves", "seq=1..5", "--keep-variants"], "it takes --serves, and is not traced"),
         (["--serves", "sequence=1..5"], "dims: batch, seq"),
         (["--serves", "seq=1..5", "--dynamic", "seq"], "it takes --serves, and is not traced"),
     ],
