@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..artifacts.errors import Diagnostic, GuardError
+from ..artifacts.expr import MAX_MAGNITUDE
 from ..artifacts.manifest import Entry
 from .guards import Sizes
 from .library import LOADING, load_ffi
@@ -114,13 +116,31 @@ class Worker:
         return [self._item(answer, number) for number in results]
 
     def shape(self, sizes: Sizes) -> Any:
-        """A tvm_ffi.Shape; making one costs as much as a small kernel, so they are kept."""
+        """A tvm_ffi.Shape; making one costs as much as a small kernel, so they are kept.
+
+        Raises:
+            GuardError: TC307, there is no such size.
+        """
         found = self._shapes.get(sizes)
         if found is None:
+            for size in sizes:
+                if not -MAX_MAGNITUDE <= size < MAX_MAGNITUDE:
+                    raise _beyond(size)
             if len(self._shapes) >= self.SHAPES:
                 self._shapes.clear()
             found = self._shapes[sizes] = self._shape(sizes)
         return found
+
+
+def _beyond(size: int) -> GuardError:
+    place, got, needs = "the call", f"a size of {size}", "sizes of 64 bits"
+    return GuardError(
+        Diagnostic("TC307", f"{place}: got {got}, needs {needs}"),
+        argument=place,
+        got=got,
+        needs=needs,
+        guard=f"{place}: {needs}",
+    )
 
 
 def _bound(vm: Any, name: str, weights: Sequence[Any]) -> Any:

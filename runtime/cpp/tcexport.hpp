@@ -130,7 +130,7 @@ class Model {
       }
       if (!route.sizes.empty()) {
         std::vector<int64_t> sizes;
-        for (const Expr& size : route.sizes) sizes.push_back(static_cast<int64_t>(size.Value(dims)));
+        for (const Expr& size : route.sizes) sizes.push_back(Sized(size.Value(dims)));
         passed.push_back(ffi::Shape(sizes));
       }
       for (const ffi::Tensor& state : states) {

@@ -22,14 +22,14 @@ from torch import nn
 import tcexport
 from tcexport.artifacts import contract, manifest, states
 from tcexport.artifacts.container import open_bundle
-from tcexport.artifacts.contract import TensorInput, TensorOutput
-from tcexport.artifacts.errors import TcexportError
+from tcexport.artifacts.contract import TensorInput, TensorOutput, ValueSource
+from tcexport.artifacts.errors import GuardError, TcexportError
 from tcexport.artifacts.external import move_outside
 from tcexport.artifacts.manifest import Entry, Target, Variant
 from tcexport.runtime import load
 from tcexport.tools.fuzz_reader import Seed, described, sealed
 
-from .bundles import contract_of, dim, pack, runtime_library
+from .bundles import compiled, contract_of, dim, multiply_and_sizes, pack, runtime_library
 from .conftest import TABLE, WEIGHT
 from .hosts import CPP, VIOLATIONS, Inputs, call, put
 from .test_signature import Key, signed_by
@@ -182,6 +182,32 @@ def test_any_sizes_are_answered_alike(both: Both, guarded: Path) -> None:
         n, m, k = rng.randint(0, 42), rng.choice((2, 4, 8, 12, 21)), rng.randint(-6, 6)
         codes.add(both(guarded, call(n, m, k))[1:6])
     assert {"", "TC301", "TC307"} <= codes
+
+
+def test_a_size_beyond_64_bits_is_refused_alike(both: Both, tmp_path: Path) -> None:
+    dims = [dim("n", 0, 0, 1, None), dim("k", 0, 1, 1, None), dim("m", 1, 1, 1, None)]
+    count = msgspec.structs.replace(dims[0], name="v", source=ValueSource(2))
+    terms = contract_of(
+        {
+            "x": TensorInput("x", "float32", ("n", "k")),
+            "y": TensorInput("y", "float32", ("k", "m")),
+            "v": TensorInput("v", "int64", ()),
+        },
+        [
+            TensorOutput("xy", "float32", ("n", "m"), 0),
+            TensorOutput("ones", "float32", (None,), 1),
+        ],
+        [*dims, count],
+    )
+    code = compiled(multiply_and_sizes)
+    entry = Entry("main", (0, 1), (("*", "v", "v"),), (), 2)
+    path = pack(tmp_path / "m.tcpkg", terms, {"x86-64-v3": code}, entry=entry)
+    x = np.ones((2, 2), np.float32)
+    assert both(path, {"x": x, "y": x, "v": np.array(3)}) == ""
+    told = both(path, {"x": x, "y": x, "v": np.array(2**32)})
+    assert told == f"[TC307] the call: got a size of {2**64}, needs sizes of 64 bits"
+    with pytest.raises(GuardError, match="TC307"):  # the short way, which a session does not go
+        load(path)(x, x, np.array(2**32))
 
 
 def test_what_the_compiled_code_finds_is_told_alike(both: Both, tmp_path: Path) -> None:

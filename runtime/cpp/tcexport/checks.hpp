@@ -313,6 +313,13 @@ class Checks {
   const Terms& terms_;
 };
 
+/// A size that the compiled code can be given. Throws GuardError: TC307.
+inline int64_t Sized(Wide size) {
+  if (size == static_cast<int64_t>(size)) return static_cast<int64_t>(size);
+  const std::string where = "the call", got = "a size of " + Text(size), needs = "sizes of 64 bits";
+  throw GuardError("TC307", where + ": got " + got + ", needs " + needs, {}, {}, {where, got, needs});
+}
+
 /// The route that takes a call, and the values of its dims (runtime/variants.py).
 ///
 /// Throws GuardError: the first condition of `whole` that is not met; TC320, all are, and each of the
