@@ -70,7 +70,7 @@ _BY_KIND: tuple[tuple[str, str], ...] = (
     ("numpy", "numpy"),
     ("NumPy", "numpy"),
     ("tensor data attribute", "data"),
-    ("Tensor.random_ op", "random"),
+    ("Tensor.random_ op", "random_"),
     ("random.Random()", "random"),
     ("contextlib", "context"),
     ("context manager", "context"),
@@ -247,7 +247,7 @@ def _family(kind: str, message: str, frames: Frames) -> tuple[Family | None, str
         if part in kind:
             if name == "branch":
                 name = "causal" if _compares_masks(frames) else _role(name, frames, message)
-            what = "a part of this line" if name == "numpy" else ""
+            what = "a part of this line" if name in ("numpy", "random") else ""
             return FAMILIES[name], what
     return None, ""
 

@@ -183,6 +183,11 @@ FAMILIES: dict[str, Family] = {
         "{what} draws random numbers, and those of the export would be kept",
         ("take the random tensor as an input: def forward(self, x, noise)",),
     ),
+    "random_": Family(
+        "TC105",
+        "the trace does not follow Tensor.random_(), which draws random numbers",
+        ("torch.randint(low, high, x.shape), which a bundle draws at each call",),
+    ),
     "dropout": Family(
         "TC105",
         "dropout is on in eval mode too, and draws random numbers at each call",
@@ -190,7 +195,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "seed": Family(
         "TC105",
-        "{what} sets a generator of random numbers, which a bundle does not have",
+        "{what} sets a generator of random numbers, and a bundle's is set by who calls it",
         (
             "draw them once, in __init__: self.register_buffer('noise', torch.rand(6))",
             "take the random tensor as an input: def forward(self, x, noise)",

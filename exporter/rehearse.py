@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ..artifacts.contract import PLAIN_TYPES
 from ..artifacts.errors import Diagnostic, ExportError, Location, UsageError
 from ..artifacts.logs import log
+from ..lowering.draws import DRAWN
 from .breaks import eager_failure
 from .collect import collect_breaks, counted, merged
 from .constants import constant_reads
@@ -90,7 +91,7 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
     errors = list(_other_answers(module, bound, first))
     to_blame = [each for each in found.suspects if each.code == "TC105"]
     if errors:
-        return replace(found, errors=(*found.draws, *to_blame) or tuple(errors))
+        return replace(found, errors=(*_not_drawn(found.draws), *to_blame) or tuple(errors))
     return replace(found, notes=(*found.notes, *map(_kept_identity, to_blame)))
 
 
@@ -125,14 +126,18 @@ def kept_draws(rehearsal: Rehearsal) -> tuple[Diagnostic, ...]:
 
 def lost_draws(rehearsal: Rehearsal) -> tuple[Diagnostic, ...]:
     """What is to blame where a trace draws, and gives other numbers than the model."""
-    return tuple(
-        replaced(
-            each,
-            message="torch draws random numbers, and the trace does not draw the same ones",
-            tries=("remove draws that nothing comes of", *each.tries),
-        )
-        for each in rehearsal.draws
-    )
+    what = "and the trace does not draw the same ones"
+    return _blamed(rehearsal.draws, what, "remove draws that nothing comes of")
+
+
+def _not_drawn(draws: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """What is to blame where a model differs from call to call beyond what a bundle draws."""
+    return _blamed(draws, "and not only of kinds that a bundle draws", DRAWN)
+
+
+def _blamed(draws: Sequence[Diagnostic], what: str, attempt: str) -> tuple[Diagnostic, ...]:
+    message = f"torch draws random numbers, {what}"
+    return tuple(replaced(each, message=message, tries=(attempt, *each.tries)) for each in draws)
 
 
 def _foreign_results(module: torch.nn.Module, outputs: Sequence[Any]) -> Iterator[Diagnostic]:
@@ -161,7 +166,8 @@ def refusal(
 ) -> ExportError:
     """A failed trace with everything else that is to be mended: one run names all."""
     # Layers that are made in forward draw their weights, which says more than where the trace ends.
-    undrawn = {each.location for each in error.diagnostics if each.code in ("TC101", "TC105")}
+    # Of draws that are refused, the trace says which kind they are of.
+    undrawn = {each.location for each in error.diagnostics if each.code == "TC101"}
     draws = [each for each in rehearsal.draws if each.location in undrawn]
     found = [*rehearsal.errors, *draws, *error.diagnostics, *rehearsal.possible]
     _tell(error.diagnostics)

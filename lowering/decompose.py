@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ..artifacts.errors import Diagnostic, ExportError
 from .branches import inline_branches
 from .checks import CHECK_INDEX, UNNUMBERED
-from .draws import WORDS
+from .draws import DRAWN, WORDS
 from .generator import draw_decompositions, place_generator
 from .locations import user_location
 from .ops import KEPT
@@ -188,7 +188,7 @@ def _randomness(program: torch.export.ExportedProgram) -> list[Diagnostic]:
                 f"{node.target} draws random numbers, of a kind that a bundle does not draw",
                 user_location(node.meta.get("stack_trace")),
                 tries=(
-                    "torch.rand, randn, randint, bernoulli, multinomial, which a bundle draws",
+                    DRAWN,
                     "take the random tensor as an input: def forward(self, x, noise)",
                 ),
             )

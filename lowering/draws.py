@@ -33,6 +33,9 @@ WORDS = torch.ops.tcexport.words.default
 NEXT_CALL = torch.ops.tcexport.next_call.default
 HOLDS = torch.ops.tcexport.holds.default
 
+# What to type for draws of other kinds.
+DRAWN = "torch.rand, randn, randint, bernoulli, multinomial, which a bundle draws"
+
 # The state of a program that draws. No buffer has a space in its name.
 GENERATOR = "random generator"
 

@@ -113,16 +113,22 @@ class _Regions:
         self._parents[self.of(a)] = self.of(b)
 
 
-def _is_image(node: torch.fx.Node) -> bool:
+def _value(node: torch.fx.Node) -> object:
+    """What a node gives; of several results, the first: the image, where the others go with it."""
     value = node.meta.get("val")
-    if isinstance(value, (tuple, list)) and value:
-        value = value[0]
+    return value[0] if isinstance(value, (tuple, list)) and value else value
+
+
+def _is_image(node: torch.fx.Node) -> bool:
+    value = _value(node)
     return isinstance(value, torch.Tensor) and value.dim() == 4
 
 
 def _shape(node: torch.fx.Node) -> Shape:
     """Without a guard: torch's own sizes would make one of each comparison."""
-    return as_shape(node.meta["val"].shape)
+    value = _value(node)
+    assert isinstance(value, torch.Tensor)
+    return as_shape(value.shape)
 
 
 def _is_one_pixel(image: torch.fx.Node) -> bool:

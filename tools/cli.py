@@ -29,20 +29,21 @@ BROKEN_PIPE = 141
 TERMINATED = 143
 INTERNAL = 5
 
-COMMANDS = (
-    "export",
-    "check",
-    "inspect",
-    "run",
-    "explain",
-    "bench",
-    "advise",
-    "diff",
-    "keygen",
-    "sign",
-    "verify-signature",
-    "weights",
-)
+COMMANDS = {
+    "export": "export SOURCE to one .tcpkg file",
+    "check": "what an export would refuse and report; compiles nothing",
+    "inspect": "what a bundle takes, guards, gives and holds",
+    "run": "run a bundle once",
+    "explain": "what an error code means, and what to do",
+    "bench": "time a bundle, alone or beside other runtimes",
+    "advise": "which variants of a bundle pay, measured",
+    "diff": "what differs between two bundles",
+    "keygen": "make an Ed25519 key to sign with",
+    "sign": "sign a bundle",
+    "verify-signature": "verify that a trusted key signed a bundle",
+    "weights": "change the weights of a bundle, or where they lie",
+}
+"""The commands, each with what it does: to list them, none of their modules is imported."""
 
 
 def _module_of(command: str) -> str:
@@ -55,6 +56,10 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:

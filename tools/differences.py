@@ -24,6 +24,7 @@ _SECTIONS = {
     "model": "bundle",
     "contract": "contract",
     "states": "contract",
+    "generator": "contract",
     "entry": "code",
     "targets": "code",
     "variants": "code",

@@ -241,7 +241,7 @@ def test_every_function_of_the_final_module_has_noalias():
 
 def test_a_maximum_that_cannot_be_scheduled_is_refused(monkeypatch):
     """Left to TVM's own loops it would lose NaN."""
-    monkeypatch.setattr(schedule, "_read_stage", lambda nest: None)
+    monkeypatch.setattr(schedule, "read_stage", lambda nest: None)
     with pytest.raises(NotImplementedError, match="extremum"):
         _lower(_relax_module(), CPU_TARGETS["x86-64-v3"])
 
