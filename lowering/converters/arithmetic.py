@@ -22,6 +22,7 @@ from .elementwise import (
     dtype_of_result,
     is_float,
     libm,
+    opaque,
     pointwise,
     rounded,
 )
@@ -44,9 +45,13 @@ def _integer_remainder(divide: Element, a: Any, b: Any) -> Any:
     return divide(a, tirx.Select(tirx.EQ(b, constant(-1, b)), constant(1, b), b))
 
 
+def _quotient(a: Any, b: Any) -> Any:
+    return opaque(a) / opaque(b)
+
+
 def _truncated_quotient(a: Any, b: Any) -> Any:
     if is_float(str(a.ty.dtype)):
-        return tirx.trunc(a / b)
+        return tirx.trunc(_quotient(a, b))
     return _integer_quotient(tirx.truncdiv, a, b)
 
 
@@ -55,13 +60,13 @@ def _floored_quotient(a: Any, b: Any) -> Any:
     if not is_float(str(a.ty.dtype)):
         return _integer_quotient(tirx.floordiv, a, b)
     remainder = libm("fmod", a, b)
-    quotient = (a - remainder) / b
+    quotient = _quotient(a - remainder, b)
     zero = constant(0, a)
     wrong_side = tirx.all(differ(remainder, zero), differ(b < zero, remainder < zero))
     quotient = tirx.Select(wrong_side, quotient - constant(1, a), quotient)
     floored = tirx.floor(quotient)
     floored = tirx.Select(quotient - floored > constant(0.5, a), floored + constant(1, a), floored)
-    return tirx.Select(tirx.EQ(b, zero), a / b, floored)
+    return tirx.Select(tirx.EQ(b, zero), _quotient(a, b), floored)
 
 
 def _remainder(a: Any, b: Any) -> Any:
@@ -79,7 +84,7 @@ def _scaled(alpha: Scalar, dtype: str) -> Callable[[Any], Any]:
         return lambda value: value
     if not isinstance(alpha, (int, float)):
         raise Unsupported(f"with alpha={alpha}")
-    return lambda value: value * tirx.const(wrapped(alpha, dtype), dtype)
+    return lambda value: value * opaque(tirx.const(wrapped(alpha, dtype), dtype))
 
 
 @converter("aten.add.Tensor", "aten.add.Scalar")
@@ -116,20 +121,20 @@ def convert_mul(ctx: Context, x: Tensor, other: Operand) -> Tensor:
     scaled = codes_times(ctx, x, other, dtype) or codes_times(ctx, other, x, dtype)
     if scaled is not None:
         return scaled
-    element = tirx.all if dtype == "bool" else lambda a, b: a * b
+    element = tirx.all if dtype == "bool" else lambda a, b: opaque(a) * opaque(b)
     return pointwise(ctx, "multiply", element, x, other, dtype=dtype)
 
 
 @converter("aten.div.Tensor", "aten.div.Scalar")
 def convert_div(ctx: Context, x: Tensor, other: Operand) -> Tensor:
-    return pointwise(ctx, "divide", lambda a, b: a / b, x, other, dtype=dtype_of_result(ctx))
+    return pointwise(ctx, "divide", _quotient, x, other, dtype=dtype_of_result(ctx))
 
 
 @converter("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def convert_div_mode(ctx: Context, x: Tensor, other: Operand, rounding_mode: Any) -> Tensor:
     dtype = dtype_of_result(ctx)
     if rounding_mode is None:
-        return pointwise(ctx, "divide", lambda a, b: a / b, x, other, dtype=dtype)
+        return pointwise(ctx, "divide", _quotient, x, other, dtype=dtype)
     other = _divisor(ctx, dtype, other)
     element = _floored_quotient if rounding_mode == "floor" else _truncated_quotient
     return pointwise(ctx, f"divide_{rounding_mode}", element, x, other, dtype=dtype)

@@ -10,14 +10,17 @@ from tvm import tirx
 from ..context import Context, Unsupported, constant_tensor, convert
 from ..symbols import Scalar, as_shape
 from ..tensor import Constant, Tensor
-from .elementwise import dtype_of_result, is_float
+from .elementwise import dtype_of_result, is_float, opaque
 from .registry import converter
 
 
 def filled(ctx: Context, value: Scalar) -> Tensor:
     dtype = dtype_of_result(ctx)
     shape = as_shape(ctx.expected().shape)
-    return ctx.compute("full", [], shape, dtype, lambda scope, _, __: scope.number(value, dtype))
+    # It may become a part of the kernel that multiplies with it.
+    return ctx.compute(
+        "full", [], shape, dtype, lambda scope, _, __: opaque(scope.number(value, dtype))
+    )
 
 
 @converter("aten.full.default")

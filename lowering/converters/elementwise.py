@@ -114,6 +114,16 @@ def constant(value: float, like: Any) -> Any:
     return tirx.const(wrapped(value, dtype), dtype)
 
 
+def opaque(value: Any) -> Any:
+    """A factor, or a dividend. TVM's simplifier takes 0 * x and 0 / x for 0, also of floats, where x
+    may be NaN, infinite or 0; it does not look into a function. The compilers do, and know NaN."""
+    if not isinstance(value, tirx.FloatImm) or float(value.value) != 0:
+        return value
+    dtype = str(value.ty.dtype)
+    zero = tirx.call_intrin(dtype, "tirx.fabs", tirx.const(0, dtype))
+    return constant(-1, value) * zero if math.copysign(1, float(value.value)) < 0 else zero
+
+
 # `schedule_rest` turns tirx.max and tirx.min into forms that propagate NaN, and these functions of
 # float32 into polynomials. TVM's own expansions of them lose all digits near 0, hence libm's for
 # double.

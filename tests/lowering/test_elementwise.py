@@ -257,3 +257,15 @@ WRAPPED = [
 def test_a_number_that_the_dtype_does_not_hold_wraps_as_in_eager(agree, dtype: torch.dtype) -> None:
     values = torch.tensor([[0, 1, 3, 4], [44, 100, 127, 255]]).to(dtype)
     agree(WRAPPED, (values,), (values[:1, :1],))
+
+
+def test_zero_times_what_is_no_number_is_none(agree) -> None:
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1.0, -0.0])
+    functions = (
+        *(lambda x: x * 0, lambda x: -0.0 * x, lambda x: torch.zeros_like(x) * x),
+        *(lambda x: 0 / x, lambda x: x / 0.0, lambda x: torch.zeros_like(x) / x),
+        *(lambda x: torch.div(0.0, x, rounding_mode="trunc"), lambda x: 0.0 // x, lambda x: x // 0),
+        *(lambda x: torch.add(x, x, alpha=0), lambda x: torch.addcmul(x, x, x, value=0)),
+        *(lambda x: x.half() * 0, lambda x: x.bfloat16() * 0, lambda x: 0 / x.double()),
+    )
+    agree(functions, (x,))
