@@ -46,7 +46,6 @@ _NEAREST = {
     "aten.nanmedian.default": "torch.median of what is no NaN",
     "aten._upsample_bilinear2d_aa.default": "antialias=False",
     "aten._upsample_bicubic2d_aa.default": "antialias=False",
-    "aten._trilinear.default": "torch.einsum",
     "aten._pdist_forward.default": "torch.cdist",
     "aten.put.default": "x.flatten().index_put((index,), source)",
     "aten.index_reduce.default": "scatter_reduce",

@@ -187,3 +187,18 @@ def test_norms_by_their_native_names(agree) -> None:
 
     functions = [lambda x: torch.native_layer_norm(x, (6,), weight, bias, 1e-5)[0], groups]
     agree(functions, (floats(3, 4, 6),), (floats(1, 1, 6),), (floats(2, 9, 6),))
+
+
+def test_products_of_three(agree) -> None:
+    layer = nn.Bilinear(4, 5, 6)
+    agree(layer, (floats(7, 3, 4), floats(7, 3, 5)), (floats(1, 1, 4), floats(1, 1, 5)))
+
+
+def test_a_sum_of_products_of_a_batch(agree) -> None:
+    functions = (
+        torch.addbmm,
+        lambda x, a, b: torch.addbmm(x / 0, a, b, beta=0, alpha=2),
+        lambda x, a, b: torch.addbmm(x, a, b, beta=0.5, alpha=0),
+    )
+    calls = ((floats(n, 4), floats(b, n, 5), floats(b, 5, 4)) for b, n in ((2, 3), (1, 1)))
+    agree(functions, *calls)
