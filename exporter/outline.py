@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..artifacts.contract import Contract
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.manifest import GENERAL
+from ..lowering import compilers
 from ..lowering.cuda.toolchain import find_toolchain
 from ..lowering.own_ops import OwnKernel, own_kernels
 from ..lowering.targets import GpuTarget, Target
@@ -58,6 +59,7 @@ def outlined(
         tvm_runtime(machine)
     if any(isinstance(target, GpuTarget) for target in targets):
         find_toolchain()
+    compilers.start()
     whole: Contract | None = None
     if variants.cover is None:
         traced, derived, notes = traced_and_derived(source, dynamic, narrow, stages)

@@ -38,13 +38,6 @@ class Request(msgspec.Struct, frozen=True):
     own: tuple[OwnKernel, ...] = ()
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """A stage that begins (None), or that is over, and how many seconds it took."""
-
-    stage: str
-    seconds: float | None
-
-
 class Called(msgspec.Struct, frozen=True):
     """How a compiled function is called, and what its contract must hold.
 

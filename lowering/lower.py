@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +15,11 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.logs import log
+from . import compilers
 from .answer import (
     Answer,
     Function,
     Made,
-    Progress,
     Request,
     Surveyed,
     answer_path,
@@ -191,38 +187,17 @@ def _flat(program: torch.export.ExportedProgram) -> Iterator[None]:
 
 
 def _run_worker(request_path: Path, progress: Callable[[str, float | None], None]) -> None:
-    package = __package__ or "tcexport.lowering"
-    command = [sys.executable, "-m", f"{package}.worker", str(request_path)]
     listener = log("lowering")
-    # A fixed hash seed: sets of names are walked in the same order at every export.
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
-    with tempfile.TemporaryFile() as stderr:
-        # In a folder of its own: `-m` makes the current one importable, and the user's files there
-        # are not to be taken for ours.
-        child = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            env=environment,
-            cwd=request_path.parent,
-        )
-        try:
-            assert child.stdout is not None
-            for line in child.stdout:
-                done = msgspec.json.decode(line, type=Progress)
-                progress(done.stage, done.seconds)
-                if listener is not None and done.seconds is not None:
-                    listener.info("%s: %.1f s", done.stage, done.seconds)
-            status = child.wait()
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
-        if status == 0 and answer_path(request_path.parent).exists():
-            return
-        stderr.seek(0)
-        said = stderr.read().decode(errors="replace").splitlines()[-20:]
+
+    def told(stage: str, seconds: float | None) -> None:
+        progress(stage, seconds)
+        if listener is not None and seconds is not None:
+            listener.info("%s: %.1f s", stage, seconds)
+
+    status, stderr = compilers.run(request_path, told)
+    if status == 0 and answer_path(request_path.parent).exists():
+        return
+    said = stderr.decode(errors="replace").splitlines()[-20:]
     raise ExportError(
         Diagnostic("TC503", f"the compiler's process {_ending(status)}", notes=tuple(said))
     )

@@ -1,13 +1,20 @@
-"""The child process that lowers a program: ``python -m tcexport.lowering.worker REQUEST``.
+"""The process that lowers programs: ``python -m tcexport.lowering.worker``, started by `compilers`.
 
-A crash of TVM or of LLVM ends this process only. Progress goes to stdout, one JSON line for each
-stage; the answer, or the diagnostics, into a file.
+It imports the compiler, and forks for each order that comes by stdin: a crash of TVM or of LLVM ends
+the fork only. Progress goes to stdout, one JSON line for each stage; the answer, or the diagnostics,
+into a file.
 """
 
 from __future__ import annotations
 
+import os
+import select
+import shutil
+import signal
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +28,13 @@ from .answer import (
     Function,
     Made,
     OnGpu,
-    Progress,
     Request,
     Surveyed,
     answer_path,
     library_path,
     weights_path,
 )
+from .messages import Ended, Order, Progress
 from .own_ops import OwnKernel
 from .targets import GpuTarget, target_named
 
@@ -40,8 +47,63 @@ def stage(name: str) -> Iterator[None]:
     _tell(Progress(name, round(time.monotonic() - start, 3)))
 
 
-def _tell(progress: Progress) -> None:
-    print(msgspec.json.encode(progress).decode(), flush=True)
+def _tell(what: Progress | Ended) -> None:
+    print(msgspec.json.encode(what).decode(), flush=True)
+
+
+def serve() -> None:
+    """Do what comes by stdin, an order after another, until there is nobody who could send one."""
+    folder = Path.cwd()
+    _load()
+    if threading.active_count() != 1 or len(os.listdir("/proc/self/task")) != 1:
+        raise AssertionError("the compiler starts threads where it is imported: no fork has them")
+    while line := sys.stdin.buffer.readline():
+        order = msgspec.json.decode(line, type=Order)
+        child = os.fork()
+        if child == 0:
+            _follow(order)
+        _tell(Ended(_status_of(child)))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _follow(order: Order) -> None:
+    """In a fork, which ends here."""
+    status = 1
+    try:
+        errors = os.open(order.stderr, os.O_WRONLY | os.O_APPEND)
+        os.dup2(errors, sys.stderr.fileno())
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, sys.stdin.fileno())
+        os.environb.clear()
+        os.environb.update(order.environment)
+        os.chdir(Path(order.request).parent)
+        main(order.request)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _status_of(child: int) -> int:
+    """How a fork ended. Where nobody waits for it any more, it is ended with all that it started."""
+    over = os.pidfd_open(child)
+    try:
+        ready, _, _ = select.select([over, sys.stdin], [], [])
+        if over not in ready:
+            os.killpg(0, signal.SIGKILL)
+    finally:
+        os.close(over)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _load() -> None:
+    """Import what any order needs."""
+
+    from ..artifacts import weights  # noqa: F401
+    from . import converters, elf, library, link, memory, pipeline, states  # noqa: F401
 
 
 def main(request_path: str) -> None:
@@ -252,4 +314,4 @@ def look(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve()

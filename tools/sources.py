@@ -133,9 +133,11 @@ def load(asked: Asked, report: Report) -> tuple[Source, dict[str, DimRequest | N
     """
     from ..exporter.extra import require_extra
     from ..exporter.options import parse_dynamic
+    from ..lowering import compilers
 
     dynamic = parse_dynamic(asked.dynamic)
     require_extra()
+    compilers.start()  # beside all that follows
     report("load the source", None)
     start = time.perf_counter()
     from ..exporter.auto import with_auto

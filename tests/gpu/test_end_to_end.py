@@ -22,7 +22,7 @@ import tcexport
 from tcexport.artifacts.container import open_bundle
 from tcexport.artifacts.errors import ExportError, GuardError
 from tcexport.lowering import lower
-from tcexport.lowering.answer import Progress, Request
+from tcexport.lowering.answer import Request
 from tcexport.lowering.cuda import cache
 from tcexport.lowering.cuda.blob import read_blob
 from tcexport.lowering.cuda.device_code import device_code
@@ -59,7 +59,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exported]:
     source = folder / "kernels.cu"
     original = lower._run_worker
 
-    def told(request_path: Path, progress: Callable[[Progress], None]) -> None:
+    def told(request_path: Path, progress: Callable[[str, float | None], None]) -> None:
         original(request_path, progress)
         if not msgspec.json.decode(request_path.read_bytes(), type=Request).only_survey:
             subprocess.run(
