@@ -14,7 +14,7 @@ from torch.export.graph_signature import OutputKind, TensorArgument
 from ..artifacts.contract import ComputedGuard, Origin
 from ..artifacts.errors import Diagnostic, ExportError
 from ..lowering.asserted import Asserted
-from ..lowering.checks import REQUIRE
+from ..lowering.checks import ASSERTIONS, REQUIRE
 from ..lowering.draws import HOLDS
 from ..lowering.locations import user_location
 from .trace import Trace
@@ -32,11 +32,7 @@ def data_assertions(traced: Trace, first: int) -> tuple[ComputedGuard, ...]:
         ExportError: TC211, the model gives back no tensor for which a check could be made.
     """
     graph = traced.program.graph_module.graph
-    found = [
-        node
-        for node in graph.nodes
-        if node.target in (aten._assert_async.default, aten._assert_async.msg)
-    ]
+    found = [node for node in graph.nodes if node.target in ASSERTIONS]
     guards = []
     for number, node in enumerate(found, start=first):
         where = user_location(node.meta.get("stack_trace"))

@@ -43,6 +43,7 @@ _SIZES = re.compile(r"Size-like symbols: [uz]\w*\d")
 _READS = re.compile(r"\.(?:tolist|item)\(\)|\b(?:int|float)\(")
 _RAISED = re.compile(r"raised exception (?P<what>\w+)\((?P<text>.*)\)$", re.MULTILINE)
 _FAILED = re.compile(r"with fake tensors: .*: got (?P<kind>\w+)\((?P<text>.*)\)$", re.MULTILINE)
+_SIDES = re.compile(r"two branches' output|cond's output stride|cond: differing branch outputs")
 _SLOT = re.compile(r"^\w+$|\b(?:nb|mp|sq|tp)_\w+")
 _QUOTES = "\"'"
 _NO_TENSOR = re.compile(r"; target: (?:<.*(?:method|function) )?(?P<name>\w+)")
@@ -105,6 +106,8 @@ def explain_failure(error: BaseException) -> tuple[Diagnostic, bool]:
         text = f"{failed['kind']}: {failed['text'].strip(_QUOTES)}"
         told = () if _INTERNAL.search(text) else (text,)
         return msgspec.structs.replace(found, notes=(*told, *found.notes)), True
+    if _SIDES.search(str(error)):
+        return _diagnostic(FAMILIES["sides"], "", frames), True
     models = isinstance(error, (UserError, TorchRuntimeError, ObservedException))
     models = models or not isinstance(error, (TorchDynamoException, InternalTorchDynamoError))
     return (

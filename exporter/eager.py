@@ -54,6 +54,14 @@ def without_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+def uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """While active, torch's branches and loops (`cond`, `while_loop`, `scan`) run as Python. Torch
+    compiles them in eager mode, too, once for each size, and under `Written` fails at a branch within
+    a branch."""
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
 def run_eager(module: torch.nn.Module, bound: Bound, leaves: Sequence[Any]) -> list[Any]:
     """The flat outputs of one call on clones of ``leaves``; the module's tensors stay as they were.
 
@@ -65,13 +73,7 @@ def run_eager(module: torch.nn.Module, bound: Bound, leaves: Sequence[Any]) -> l
     args, kwargs = pytree.tree_unflatten([contiguous_clone(leaf) for leaf in leaves], spec)
     written = Written(tensors_of(module), lambda: None)
     try:
-        # Torch compiles its loops (`while_loop`, `scan`) also in eager mode, once for each size.
-        with (
-            torch.no_grad(),
-            written,
-            drawing(bound),
-            torch._dynamo.config.patch(recompile_limit=1 << 20),
-        ):
+        with torch.no_grad(), written, drawing(bound), uncompiled():
             result = module(*args, **kwargs)
             outputs = [contiguous_clone(value) for value in pytree.tree_leaves(result)]
     finally:

@@ -128,6 +128,12 @@ FAMILIES: dict[str, Family] = {
         "an op fails here, and the error that is caught ends the trace",
         ("a condition on sizes in place of try: if x.shape[0] % 4 == 0",),
     ),
+    "sides": Family(
+        "TC101",
+        "both sides of a torch.cond must give as many tensors, of the same dtypes and sizes, "
+        "laid out in the same way",
+        ("contiguous results from both sides: return y.t().contiguous()", "y.to(x.dtype)"),
+    ),
     "shapeless": Family(
         "TC101",
         "{what} gives a kind of tensor, or a shape, that a trace cannot hold",

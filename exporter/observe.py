@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Location
 from ..lowering.locations import is_library, is_machinery, shown_file
-from .eager import quietly
+from .eager import quietly, uncompiled
 from .examples import contiguous_clone
 from .families import classify_call, classify_event, classify_function
 from .reach import names_in, reach
@@ -80,7 +80,7 @@ def observe(
     if any({"data", "numpy"} & names_in(code) for code in functions):
         mode = _TensorAccess(watch, written)
     try:
-        with written, mode, _auditing(watch), _profiling(watch):
+        with uncompiled(), written, mode, _auditing(watch), _profiling(watch):
             result = call()
         watch.closed = True
         outputs = tuple(contiguous_clone(value) for value in pytree.tree_leaves(result))
@@ -90,7 +90,8 @@ def observe(
         if changes:
             snapshot.restore()
             written.restore()
-            with written, mode, quietly(), contextlib.suppress(Exception):  # the first call counts
+            with uncompiled(), written, mode, quietly(), contextlib.suppress(Exception):
+                # The first call counts.
                 lines = _lines_of(changes, call, is_library if watch.executed else is_machinery)
     finally:
         snapshot.restore()

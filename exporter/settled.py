@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind
 
-from ..lowering.checks import CHECK_INDEX, REQUIRE
+from ..lowering.checks import ASSERTIONS, CHECK_INDEX, REQUIRE
 
 Number = Callable[[Any], "int | None"]
 
@@ -102,7 +102,7 @@ def passing(
     for node in (node for graph in graphs_of(program) for node in graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default and _has_form(node):
             found.append(node)
-        if node.target not in (CHECK_INDEX, REQUIRE, *_ASSERTIONS):
+        if node.target not in (CHECK_INDEX, REQUIRE, *ASSERTIONS):
             continue
         arguments = _arguments((node.args, node.kwargs), known, number)
         if arguments is None:
@@ -125,9 +125,6 @@ def _has_form(node: torch.fx.Node) -> bool:
     if expected.pop("size", None) is not None or expected.pop("stride", None) is not None:
         return False
     return all(each in (None, getattr(value, name)) for name, each in expected.items())
-
-
-_ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 
 
 def _is_small(shape: list[int | None]) -> bool:

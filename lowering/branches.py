@@ -1,7 +1,8 @@
 """torch.cond without branches: both sides are computed, and each result is taken from one of them.
 
-The sides are functional, so that computing both changes no number. It costs the time of both, and a
-check inside of either side (an index, an assertion) holds for every call.
+The sides are functional, so that computing both changes no number. It costs the time of both. What a
+side asserts holds where it is taken; what its kernels need (an index in range, a divisor that is not 0,
+an element) holds for every call.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import TensorArgument
+
+from .checks import ASSERTIONS
 
 COND = torch.ops.higher_order.cond
 
@@ -41,7 +44,9 @@ def _inline(module: torch.fx.GraphModule, renamed: dict[str, str]) -> None:
         if not _alike(*(_results(side) for side in sides)):
             continue
         with graph.inserting_before(node):
-            yes, no = (_copied(graph, side, operands) for side in sides)
+            otherwise = _made(graph, node, torch.ops.aten.logical_not.default, condition)
+            yes = _copied(graph, sides[0], operands, otherwise)
+            no = _copied(graph, sides[1], operands, condition)
             for user in list(node.users):
                 index = user.args[1]
                 taken = graph.call_function(
@@ -59,15 +64,33 @@ def _inline(module: torch.fx.GraphModule, renamed: dict[str, str]) -> None:
     module.recompile()
 
 
+def _made(graph: torch.fx.Graph, at: torch.fx.Node, op: Any, *args: torch.fx.Node) -> torch.fx.Node:
+    """A node of tensors, with what ``at`` says of its line."""
+    made = graph.call_function(op, args)
+    values = [each.meta["val"] for each in args]
+    with values[0].fake_mode:
+        made.meta = {**at.meta, "val": op(*values)}
+    return made
+
+
 def _copied(
-    graph: torch.fx.Graph, side: torch.fx.GraphModule, operands: Sequence[Any]
+    graph: torch.fx.Graph,
+    side: torch.fx.GraphModule,
+    operands: Sequence[Any],
+    otherwise: torch.fx.Node,
 ) -> Sequence[torch.fx.Node]:
-    """The nodes of one side put into the graph; its results."""
+    """The nodes of one side put into the graph; its results. What is asserted in it may be false
+    where the other side is taken."""
     inputs = [node for node in side.graph.nodes if node.op == "placeholder"]
     values: dict[torch.fx.Node, Any] = dict(zip(inputs, operands, strict=True))
     for node in side.graph.nodes:
         if node.op == "call_function":
-            values[node] = graph.node_copy(node, values.__getitem__)
+            values[node] = copy = graph.node_copy(node, values.__getitem__)
+            if node.target in ASSERTIONS:
+                with graph.inserting_before(copy):
+                    either = torch.ops.aten.logical_or.default
+                    holds = _made(graph, copy, either, copy.args[0], otherwise)
+                copy.args = (holds, *copy.args[1:])
     return [values[node] for node in _results(side)]
 
 

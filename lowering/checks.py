@@ -51,3 +51,6 @@ def free_number(graph: torch.fx.Graph) -> int:
 
 CHECK_INDEX = torch.ops.tcexport.check_index.default
 REQUIRE = torch.ops.tcexport.require.default
+
+# What a model asserts of values.
+ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)

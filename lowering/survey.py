@@ -121,6 +121,10 @@ _UNROLLED: tuple[str, ...] = (
 )
 _INSTEAD = {
     **dict.fromkeys(("while_loop", "scan", "map_impl"), _UNROLLED),
+    "cond": (
+        "a condition that is a tensor, not a number read out of one: torch.cond(n > 2, f, g, (x,))",
+        "tensors of the same sizes and dtypes from both sides",
+    ),
     "associative_scan": ("scan(step, first, xs), which is kept as a loop",),
 }
 

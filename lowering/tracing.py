@@ -3,11 +3,14 @@
 Recurrent layers stay whole, with their number of steps dynamic: torch's shape functions run them step
 by step. While `whole_ops` is active they give the shapes alone, through an op that cannot be
 computed: should one of them get into a graph in the place of the layer, it is refused by its name.
-The inverse short-time Fourier transform is written so that no value of a tensor is read.
+The inverse short-time Fourier transform is written so that no value of a tensor is read. What the sides
+of ``torch.cond`` give needs no merging where it is alike. Assertions are kept, those without a message
+too.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,8 +18,15 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import SymIntEqByExpr, has_free_unbacked_symbols
+from torch.fx.node import has_side_effect
 
+from .checks import ASSERTIONS
 from .spectral import istft
+
+for _assertion in ASSERTIONS:  # torch 2.13 drops one without a message, as an op without use
+    has_side_effect(_assertion)
 
 _LIBRARY = torch.library.Library("tcexport", "FRAGMENT")
 _LIBRARY.define(
@@ -67,7 +77,38 @@ def whole_ops() -> Iterator[None]:
     with ExitStack() as stack:
         for op, kernel in _OWN.items():
             stack.enter_context(_kernels(op, kernel))
+        stack.enter_context(_merging())
         yield
+
+
+@contextmanager
+def _merging() -> Iterator[None]:
+    """Where both sides of a torch.cond give tensors of the same sizes and strides, the branch gives
+    such a one. Torch makes the strides anew of the sizes, and refuses ``max(1, n)``, which is a stride
+    where a size may be 0."""
+    cond: Any = importlib.import_module("torch._higher_order_ops.cond")  # its package hides it
+    merge = cond._merge_output
+
+    def merged(a: Any, b: Any, mode: FakeTensorMode) -> Any:
+        if not isinstance(a, FakeTensor) or not isinstance(b, FakeTensor) or _form(a) != _form(b):
+            return merge(a, b, mode)
+        if any(has_free_unbacked_symbols(size) for size in a.shape):
+            return merge(a, b, mode)
+        with mode:
+            return torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device)
+
+    cond._merge_output = merged
+    try:
+        yield
+    finally:
+        cond._merge_output = merge
+
+
+def _form(x: torch.Tensor) -> tuple[Any, ...]:
+    """What must be alike for one tensor to stand for another."""
+    sizes = [SymIntEqByExpr(each) for each in (*x.shape, *x.stride(), x.storage_offset())]
+    special = (x.is_quantized, x.is_sparse, x.is_conj(), x.is_neg())
+    return x.dtype, x.device, x.layout, x.dim(), special, sizes
 
 
 @contextmanager

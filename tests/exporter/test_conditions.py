@@ -119,6 +119,7 @@ class Asserting(nn.Module):
 
     def forward(self, x, ids):
         torch._assert_async((x > 0).all(), "only positive numbers")
+        torch._assert_async((x < 50).all())
         return x * 2, self.table((ids + 100).long())
 
 
@@ -139,12 +140,16 @@ def test_assertions_on_values_hold_in_the_bundle(export_once: Callable[..., Path
     assert error.value.code == "TC311"
     assert "only positive numbers" in str(error.value)
     assert "torch._assert_async((x > 0).all()" in str(error.value)
+    with pytest.raises(tcexport.GuardError) as error:
+        model(torch.tensor([1.0, 60.0]), ids)
+    assert error.value.code == "TC311"
+    assert "torch._assert_async((x < 50).all())" in str(error.value)
     with pytest.raises(tcexport.GuardError) as error:  # 100 + 100 is -56 in eight bits
         model(x, torch.tensor([100], dtype=torch.int8))
     assert error.value.code == "TC309"
     with pytest.raises(IndexError):
         module(x, torch.tensor([100], dtype=torch.int8))
-    assert model.metrics.violations == {"TC311": 1, "TC309": 1}
+    assert model.metrics.violations == {"TC311": 2, "TC309": 1}
     torch.testing.assert_close(model(x, ids)[0], x * 2)  # whole after a refusal
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -34,8 +35,13 @@ from tcexport.runtime.explain import explain, look
 from tcexport.runtime.structure import bind
 
 from .contract_parts import MORE, PARTS, Part
+from .data_parts import DATA_PARTS
 
-GROUPS = [*(PARTS[group::6] for group in range(6)), *(MORE[group::3] for group in range(3))]
+GROUPS = [
+    *(PARTS[group::6] for group in range(6)),
+    *(MORE[group::3] for group in range(3)),
+    *(DATA_PARTS[group::2] for group in range(2)),
+]
 QUICK = 40  # calls of each part
 LONG = int(os.environ.get("TCEXPORT_FUZZ_CALLS", "400"))
 
@@ -366,6 +372,11 @@ def contract_refuses(model: Any, args: Any) -> tcexport.GuardError | None:
     return None
 
 
+def taken(condition: Any, first: Any, second: Any, operands: Any) -> Any:
+    """What torch.cond means; torch compiles it at every size."""
+    return (first if condition else second)(*operands)
+
+
 Outcome = tuple[str, str]
 
 
@@ -381,7 +392,7 @@ def judge(
     part = parts[number]
     failure = want = None
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), patch.object(torch, "cond", taken):
             warnings.simplefilter("ignore")
             want = part.module(*pytree.tree_map(as_torch, call))
     except Exception as error:
@@ -460,7 +471,9 @@ def test_many_calls_are_eagers_or_refused(group: int, bundled: Callable[..., Any
 
 
 @pytest.mark.zoo
-@pytest.mark.parametrize("part", [*PARTS, *MORE], ids=lambda part: part.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "part", [*PARTS, *MORE, *DATA_PARTS], ids=lambda part: part.name.replace(" ", "-")
+)
 def test_no_size_is_refused_without_a_reason(part: Part) -> None:
     """What is left of the ranges asked for is all that eager and the trace allow, size by size."""
     axes, dynamic = dims_of_part(part, "calls[0]", "")

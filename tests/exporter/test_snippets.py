@@ -129,6 +129,9 @@ def test_each_line_gets_what_is_owed_and_the_model_stays_as_it_was(
     [
         ("an if on a mean", "torch.where(condition, a, b)"),
         ("an if around blocks", "torch.cond("),
+        ("blocks that lay out their results in two ways", "y.t().contiguous()"),
+        ("blocks of which one gives more", "from both sides"),
+        ("blocks that a number decides on", "torch.cond(n > 2, f, g, (x,))"),
         ("in a library, found by a mask's values", "is_causal=True"),
         ("in a library, found by a mask's values", "it happens in torch/nn/modules/"),
         ("an exception raised for values", "assert x.isfinite().all()"),

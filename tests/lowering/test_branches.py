@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,48 @@ def test_the_side_that_the_condition_says_is_taken(tmp_path: Path) -> None:
         want = (x + 1, y * 2, y) if x.mean() > 0 else (x, y, y)
         for a, b in zip(bundle(x), want, strict=True):
             torch.testing.assert_close(a, b)
+
+
+class Demanding(nn.Module):
+    """Each side asserts something; the sizes of the results may be 0."""
+
+    def forward(self, x):
+        def positive(x):
+            torch._assert_async((x < 10).all(), "small")
+            return torch.cond((x > 1).all(), torch.sqrt, torch.sin, (x,))
+
+        def other(x):
+            torch._assert_async((x > -10).all())
+            return x * 2
+
+        return torch.cond(x.sum() > 0, positive, other, (x,))
+
+
+def test_a_side_asserts_where_it_is_taken(export_once: Callable[..., Path]) -> None:
+    model = Demanding().eval()
+    bundle = tcexport.load(
+        export_once(
+            "sides", model, (torch.rand(3, 4) + 2,), axes={"x": ("n", "m")},
+            dynamic={"n": (0, 8), "m": (0, 8)},
+        )
+    )  # fmt: skip
+    for x, want in (
+        (torch.tensor([[4.0, 9.0]]), torch.tensor([[2.0, 3.0]])),
+        (torch.tensor([[0.5], [2.0]]), torch.tensor([[0.5], [2.0]]).sin()),
+        (torch.tensor([[-20.0, 21.0]]), None),
+        (torch.tensor([[-9.0, 5.0]]), torch.tensor([[-18.0, 10.0]])),
+        (torch.tensor([[-9.0, 11.0, -5.0]]), torch.tensor([[-18.0, 22.0, -10.0]])),
+        (torch.tensor([[-11.0, 2.0]]), None),
+        (torch.ones(0, 4), torch.ones(0, 4)),
+        (torch.ones(3, 0), torch.ones(3, 0)),
+    ):
+        if want is not None:
+            torch.testing.assert_close(bundle(x), want)
+            continue
+        with pytest.raises(tcexport.GuardError) as error:
+            bundle(x)
+        assert error.value.code == "TC311"
+        assert ("(x < 10)" if x.sum() > 0 else "(x > -10)") in str(error.value)
 
 
 def test_a_condition_on_sizes_is_no_tensor_and_is_decided_by_the_trace() -> None:
