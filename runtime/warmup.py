@@ -24,7 +24,7 @@ def warm_up(
         UsageError: TC008, a dim that is not there, or what is no number.
     """
     points = [sizes] if isinstance(sizes, Mapping) else list(sizes) or [{}]
-    return tuple(_timed(contract, call, _completed(contract, point)) for point in points)
+    return tuple(_timed(contract, call, completed(contract, point)) for point in points)
 
 
 def _timed(contract: Contract, call: Callable[..., Any], sizes: Sizes) -> float:
@@ -40,7 +40,7 @@ def _timed(contract: Contract, call: Callable[..., Any], sizes: Sizes) -> float:
     return time.perf_counter() - start
 
 
-def _completed(contract: Contract, sizes: Sizes) -> dict[str, int]:
+def completed(contract: Contract, sizes: Sizes) -> dict[str, int]:
     """All dims: those that are not given at the lowest size that is not 0."""
     if not isinstance(sizes, Mapping):
         raise UsageError(
