@@ -1,17 +1,20 @@
 """What the check of a call costs, without a model: ``python -m tcexport.tools.guard_cost``.
 
 Three contracts: two inputs with seven ranges and guards, 64 tensors, and 512 ids whose values are
-looked at. The time is that of the generated check alone, on numpy arrays; the smallest of several runs.
+looked at. Then the first of them again with six variants, for a call that the last of them takes and
+for one that is left to the general code. The time is that of the generated check alone, on numpy
+arrays; the smallest of several runs.
 """
 
 from __future__ import annotations
 
 import timeit
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 import numpy as np
+from msgspec.structs import replace
 
 from ..artifacts.contract import (
     AxisSource,
@@ -26,7 +29,7 @@ from ..artifacts.contract import (
     TupleNode,
     checked,
 )
-from ..runtime.guards import compile_checks
+from ..runtime.guards import Part, compile_checks, compile_dispatch
 
 _ORIGIN = Origin("a benchmark")
 _RUNS = 7
@@ -37,6 +40,8 @@ def command() -> None:
     """Print microseconds per check."""
     for what, contract, flat in (_two_inputs(), _many_tensors(64), _ids(512)):
         click.echo(f"{microseconds(contract, flat):6.2f} us  {what}")
+    for what, seq in (("last of 6 variants", 512), ("none of 6 variants", 128)):
+        click.echo(f"{dispatched(seq):6.2f} us  2 inputs, 7 ranges and guards, {what}")
 
 
 def microseconds(contract: Contract, flat: Sequence[Any]) -> float:
@@ -45,7 +50,33 @@ def microseconds(contract: Contract, flat: Sequence[Any]) -> float:
     Raises:
         ValueError: it does not.
     """
-    check = compile_checks(checked(contract), []).numpy
+    return _timed(compile_checks(checked(contract), []).numpy, flat)
+
+
+def dispatched(seq: int) -> float:
+    """The time in which a call of batch 4 and ``seq`` finds its code among six variants, of batch 4 and
+    one sequence length each, 512 the last, and the general code.
+
+    Raises:
+        ValueError: the call is refused.
+    """
+    _, contract, _ = _two_inputs()
+    dims = {dim.name: dim for dim in contract.dims}
+    parts = [
+        Part(
+            replace(
+                contract,
+                dims=(replace(dims["batch"], lo=4, hi=4), replace(dims["seq"], lo=size, hi=size)),
+            ),
+            ("batch", "seq"),
+        )
+        for size in (16, 32, 64, 256, 384, 512)
+    ]
+    checks = compile_dispatch(checked(contract), [*parts, Part(contract, ("batch", "seq"))])
+    return _timed(checks.numpy, [np.zeros((4, seq), np.int64), np.zeros((4, seq), bool)])
+
+
+def _timed(check: Callable[[Sequence[Any]], Any], flat: Sequence[Any]) -> float:
     if check(flat) is None:
         raise ValueError("the call is refused, so that its time says nothing")
     timer = timeit.Timer(lambda: check(flat))
