@@ -828,7 +828,8 @@ _rule(
 _rule(
     "TC502",
     "lowering disagrees with the trace",
-    "A lowered value has another shape or dtype than the trace says.",
+    "A lowered value has another shape or dtype than the trace says, or lowering assumes of a size "
+    "what the trace does not.",
     "It would be a wrong answer.",
     "Open an issue with the message.",
 )

@@ -25,6 +25,7 @@ from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, ExprError, dims_of, from_data, line_of, render
 from ..artifacts.logs import log
 from ..lowering.asserted import Asserted
+from ..lowering.assumed import Assumed
 from .assertions import asserted_guards, data_assertions
 from .assumptions import Assumptions, distinct, extract
 from .conditions import size_conditions
@@ -65,6 +66,7 @@ def derive(
             `tries`: what works is for the caller to try.
     """
     assumptions = extract(traced, requests)
+    assumed = Assumed(traced.program.graph)
     named = {**assumptions.symbols, **assumptions.numbers}
     admitted = admit_small_sizes(
         traced, assumptions, requests, retrace
@@ -96,6 +98,7 @@ def derive(
         result=result_structure(traced),
         computed_guards=computed_guards,
     )
+    assumed.require_no_more()
     symbols = {str(symbol): expr for symbol, expr in assumptions.symbols.items()}
     return Derived(contract, symbols, fitted, notes, assumptions.words)
 

@@ -174,7 +174,9 @@ class _Arithmetic:
         if value.dtype == dtype:
             return node
         made = self.graph.call_function(aten._to_copy.default, (node,), {"dtype": dtype})
-        made.meta = {**self.said, "val": value.to(dtype)}
+        assert self.mode is not None
+        with self.mode:  # not `value.to`, which would ask how large the tensor is, and assume it
+            made.meta = {**self.said, "val": torch.empty(value.shape, dtype=dtype)}
         return made
 
     def reshaped(self, node: torch.fx.Node) -> torch.fx.Node:

@@ -41,6 +41,7 @@ def decompose(
             numbers in a way that a bundle cannot (TC105); all such places are listed.
     """
     inline_branches(program)
+    _keep_lines(program.graph_module)
     for node in program.graph.nodes:
         # A view that eager mode can take may not be one of what a decomposition gives instead.
         if node.op == "call_function" and node.target is aten.view.default:
@@ -69,6 +70,24 @@ def decompose(
     if found:
         raise ExportError(found)
     return program
+
+
+def _keep_lines(module: torch.fx.GraphModule) -> None:
+    """Let the regions of a graph, those under autocast, be run node by node: run as Python, as torch
+    does, they lose the lines of their nodes."""
+    for node in module.graph.nodes:
+        if node.target not in _REGIONS:
+            continue
+        name = next(each.target for each in node.args if isinstance(each, torch.fx.Node))
+        region = getattr(module, str(name))
+        _keep_lines(region)
+        region.forward = torch.fx.Interpreter(region).run
+
+
+_REGIONS = (
+    torch.ops.higher_order.wrap_with_autocast,
+    torch.ops.higher_order.wrap_with_set_grad_enabled,
+)
 
 
 def _drop_unused_draws(graph: torch.fx.Graph) -> None:

@@ -16,6 +16,7 @@ from tvm import IRModule, relax
 from ..artifacts.errors import Diagnostic, ExportError
 from . import epilogue, layout, regions
 from .answer import Called, Looked, Surveyed
+from .assumed import Assumed
 from .checks import CHECK_INDEX, REQUIRE, free_number
 from .context import Context, Unsupported, constant_tensor, constant_value
 from .converters.complex import apart, together
@@ -218,9 +219,11 @@ class _Importer:
 
     def _nodes(self) -> None:
         self._placeholders()
+        assumed = Assumed(self.graph)
         for node in self.graph.nodes:
             if node.op == "call_function":
                 self._call(node)
+                assumed.require_no_more(node)
 
     def _uses(self) -> Iterator[Use]:
         """What became of each op; sizes and what is only looked at are no ops."""

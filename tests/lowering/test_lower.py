@@ -135,6 +135,30 @@ def test_a_converter_that_disagrees_with_the_trace_is_an_error(monkeypatch, wron
     assert error.value.diagnostics[0].location.file == __file__
 
 
+@pytest.mark.parametrize("asked", ["a guard", "a replacement"])
+def test_what_lowering_assumes_of_sizes_is_an_error(monkeypatch, asked: str) -> None:
+    """A converter that decides by the size in the trace would hold for that size alone."""
+
+    class Wave(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sin(x)
+
+    program = trace(Wave(), (torch.randn(3, 4),), {"x": {0: torch.export.Dim.DYNAMIC}})
+    (node,) = program.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)
+
+    def sin(ctx, x):
+        size = node.meta["val"].shape[0]
+        assert size < 100 if asked == "a guard" else size == 3
+        return CONVERTERS["aten.cos.default"](ctx, x)
+
+    registry = sys.modules["tcexport.lowering.converters.registry"]
+    registry._PARAMETERS[sin] = frozenset({"x"})
+    monkeypatch.setitem(CONVERTERS, "aten.sin.default", sin)
+    with pytest.raises(ExportError, match=r"TC502[^\n]*assumed of sizes") as error:
+        build(program, constants(program), CPU_TARGETS[TARGET], WeightStore())
+    assert error.value.diagnostics[0].location.file == __file__
+
+
 def _worker_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Let the child run ``code`` first, by way of a sitecustomize on its path."""
     folder = tmp_path / "site"
