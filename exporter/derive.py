@@ -29,10 +29,12 @@ from ..lowering.assumed import Assumed
 from .assertions import asserted_guards, data_assertions
 from .assumptions import Assumptions, distinct, extract
 from .conditions import size_conditions
+from .implied import needed
 from .indices import index_guards
 from .numbers import number_checks
 from .ones import Retrace, admit_small_sizes
 from .promises import judge
+from .prove import Span
 from .ranges import Fit, Request, fit
 from .results import dtype_name, outputs, result_structure
 from .trace import Trace
@@ -92,7 +94,7 @@ def derive(
         dims=(*_dims(traced, requests, fitted), *_value_dims(assumptions)),
         parameters=traced.bound.parameters,
         inputs=_inputs(traced),
-        guards=fitted.guards,
+        guards=_without_implied(fitted, assumptions),
         index_guards=_needed(value_guards),
         outputs=outputs(traced, assumptions),
         result=result_structure(traced),
@@ -125,6 +127,11 @@ def _tell(
             needs = [render(each.expr) for each in (limits.lo, limits.hi, limits.step) if each]
             why = f", limited by {' and '.join(dict.fromkeys(needs))}" if needs else ""
             ranges.info("%s: asked %s, found %s%s", name, requests[name].span, span, why)
+
+
+def _without_implied(fitted: Fit, assumptions: Assumptions) -> tuple[Guard, ...]:
+    values = dict.fromkeys(assumptions.values, Span(-MAX_SIZE, None))
+    return needed(fitted.guards, {**fitted.spans, **values})
 
 
 def _needed(guards: tuple[IndexGuard, ...]) -> tuple[IndexGuard, ...]:

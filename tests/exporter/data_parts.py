@@ -141,7 +141,7 @@ DATA_PARTS = [
          {"2": ("n", None)}, {"n": (0, 9)}, {"0": (0, 3), "1": (0, 9)}),
     Part("sizes of inputs", Sized(), (torch.tensor(3), rows(6)), {"1": ("n",)}, {"n": (1, 12)},
          {"0": (1, 4)}),
-    Part("summed", Summed(), (rows(5).abs(), ids(3, 4)), {"0": ("n",), "1": ("m",)},
+    Part("summed", Summed(), (rows(5).abs(), torch.tensor([1, 2, 0, 2])), {"0": ("n",), "1": ("m",)},
          {"n": (0, 9), "m": (0, 9)}, {"1": (-2, 4)}, finite=True),
     Part("demanded", Demanded(), (-rows(5).abs(), ids(3, 4) + 3), {"0": ("n",), "1": ("m",)},
          {"n": (0, 9), "m": (0, 9)}, {"1": (-2, 4)}),

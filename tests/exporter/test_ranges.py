@@ -18,6 +18,7 @@ from tcexport.artifacts.errors import ExportError
 from tcexport.artifacts.expr import ExprError, evaluate
 from tcexport.exporter.derive import _needed
 from tcexport.exporter.export import check
+from tcexport.exporter.implied import needed
 from tcexport.exporter.options import DimRequest
 from tcexport.exporter.prove import Span, holds
 from tcexport.exporter.ranges import Limits, Request, fit
@@ -172,6 +173,37 @@ class EvenOnly(nn.Module):
         if math.ceil(x.shape[0] / 2) * 2 != x.shape[0]:
             return x * 2
         return x + 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(conditions, min_size=1, max_size=5), spans, spans)
+def test_guards_that_others_imply_are_dropped_and_change_nothing(
+    drawn: list[Any], a: Span, b: Span
+) -> None:
+    guards = [guard(expr) for expr in drawn]
+    left = needed(guards, {"a": a, "b": b})
+    assert {*left} <= {*guards}
+    for x, y in itertools.product(sizes_of(a), sizes_of(b)):
+        point = {"a": x, "b": y}
+        meets_all = all(true_at(each.expr, point) for each in guards)
+        assert meets_all == all(true_at(each.expr, point) for each in left)
+
+
+@pytest.mark.parametrize(
+    ("exprs", "left"),
+    [
+        ([(">=", "a", 1), (">=", "a", 0)], [0]),
+        ([(">=", "a", 0), ("<=", "a", "b"), ("<=", "b", "n"), ("<=", "a", "n")], [0, 1, 2]),
+        ([("<=", "a", "n"), ("==", ("%", "n", "a"), 0), (">=", "a", 1)], [0, 1, 2]),
+        ([("==", ("%", "a", 6), 0), ("==", ("%", "a", 3), 0), (">=", "a", 3)], [0, 2]),
+    ],
+)
+def test_the_values_of_inputs_are_looked_at_once(exprs: list[Any], left: list[int]) -> None:
+    value = Span(-(2**40), None)
+    guards = [guard(expr) for expr in exprs]
+    assert needed(guards, {"n": Span(0, 9), "a": value, "b": value}) == tuple(
+        guards[at] for at in left
+    )
 
 
 def test_a_quotient_that_python_rounds_is_checked_as_integers_are() -> None:
