@@ -25,6 +25,8 @@ from .trace import Trace
 
 aten = torch.ops.aten
 
+_WHERE_IT_ENDS = ("for x[:n], first torch._check(n >= 0) and torch._check(n <= x.shape[0])",)
+
 
 def number_checks(
     traced: Trace,
@@ -51,7 +53,7 @@ def number_checks(
         try:
             _check(traced, numbers, guard, first + len(made))
         except _NoForm as error:
-            refused.append(_refusal(what, str(error), guard.origin))
+            refused.append(_refusal(what, error, guard.origin))
             continue
         made.append(ComputedGuard(what, None, False, guard.origin, assertion=True))
     for node, what in assertions:
@@ -61,7 +63,7 @@ def number_checks(
                 arithmetic = _Arithmetic(traced, {}, node, torch.float64)
                 holds = arithmetic.condition_of_graph(node.args[0])
         except _NoForm as error:
-            refused.append(_refusal(what, str(error), origin))
+            refused.append(_refusal(what, error, origin))
             continue
         require(traced, holds, node, first + len(made))
         made.append(ComputedGuard(what, None, False, origin, assertion=True))
@@ -73,13 +75,21 @@ def number_checks(
     return tuple(made)
 
 
-def _refusal(condition: str, why: str, origin: Origin) -> Diagnostic:
+class _NoForm(Exception):
+    """Why a condition cannot be computed; ``tries`` are what to do about it."""
+
+    def __init__(self, why: str, tries: tuple[str, ...] = OF_A_TENSOR) -> None:
+        super().__init__(why)
+        self.tries = tries
+
+
+def _refusal(condition: str, why: _NoForm, origin: Origin) -> Diagnostic:
     return Diagnostic(
         "TC211",
         f"the trace assumes {condition}, which cannot be checked before a call",
         location=origin.location,
-        notes=(why,),
-        tries=OF_A_TENSOR,
+        notes=(str(why),),
+        tries=why.tries,
     )
 
 
@@ -89,7 +99,9 @@ def _check(traced: Trace, numbers: Mapping[str, torch.fx.Node], guard: Guard, ch
     for name in sorted(dims_of(guard.expr) & numbers.keys()):
         found = number_of(numbers[name])
         if found is None:
-            raise _NoForm(f"{name} is computed from data")
+            is_slice = numbers[name].target is aten.slice.Tensor
+            tries = _WHERE_IT_ENDS if is_slice else OF_A_TENSOR
+            raise _NoForm(f"{name} is computed from data", tries)
         known[name] = found
     last = max(known.values(), key=lambda each: order[each.node])
     graph = traced.program.graph
@@ -113,10 +125,6 @@ def _sweep(graph: torch.fx.Graph) -> None:
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
-
-
-class _NoForm(Exception):
-    """Why a condition cannot be computed."""
 
 
 _COMPARED = {

@@ -208,6 +208,7 @@ def test_numbers_that_the_model_computes_are_named_by_their_op_and_line(
     assert error.value.code == "TC211"
     told = str(error.value)
     assert assumed in told and "test_conditions.py" in told
+    assert ("torch._check(n <= x.shape[0])" in told) == ("size of slice" in assumed)
     without_source = [line for line in told.splitlines() if "test_conditions.py" not in line]
     assert not re.search(r"\b(s|u|zuf)\d+\b", "\n".join(without_source))
 
