@@ -6,7 +6,7 @@ about sizes becomes a guard in the same shape environment and is read from there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ..artifacts.errors import Diagnostic, ExportError
 from .branches import inline_branches
 from .checks import CHECK_INDEX, UNNUMBERED
+from .composites import COMPOSITES
 from .draws import DRAWN, WORDS
 from .generator import draw_decompositions, place_generator
 from .locations import user_location
@@ -54,7 +55,7 @@ def decompose(
         if str(op) in KEPT:
             table.pop(op)
     table.update(_CHECKED)
-    table.update(_APART)
+    table.update(COMPOSITES)
     table.update(quantized_decompositions())
     table.update(draw_decompositions())
     # The settings that the trace was made with: without them new guards would appear here.
@@ -137,47 +138,12 @@ def _select_scatter(x: torch.Tensor, src: torch.Tensor, dim: int, index: int) ->
     return aten.slice_scatter.default(x, src.unsqueeze(dim), dim, index, index + 1)
 
 
-def _addbmm(
-    x: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> torch.Tensor:
-    total = torch.bmm(batch1, batch2).sum(0, dtype=x.dtype)
-    total = total if alpha == 1 else total * alpha
-    # With beta = 0 what `x` holds does not matter, NaN neither.
-    return total if beta == 0 else (x if beta == 1 else x * beta) + total
-
-
-def _trilinear(
-    i1: torch.Tensor,
-    i2: torch.Tensor,
-    i3: torch.Tensor,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
-) -> torch.Tensor:
-    """A sum over the product of three tensors, as `nn.Bilinear` has it."""
-    for axis in sorted(expand1):
-        i1 = i1.unsqueeze(axis)
-    for axis in sorted(expand2):
-        i2 = i2.unsqueeze(axis)
-    for axis in sorted(expand3):
-        i3 = i3.unsqueeze(axis)
-    return (i1 * i2 * i3).sum(sumdim)
-
-
 # What torch takes apart in a way that loses what the op itself checks, or that it costs little.
 _CHECKED: dict[Any, Callable[..., torch.Tensor]] = {
     aten.select_scatter.default: _select_scatter,
     aten.one_hot.default: _one_hot,
     aten.index_add.default: _checked_rows(aten.index_add.default),
     aten.index_copy.default: _checked_rows(aten.index_copy.default),
-}
-
-# What torch keeps whole, and that is lowered as other ops.
-_APART: dict[Any, Callable[..., torch.Tensor]] = {
-    aten.addbmm.default: _addbmm,
-    aten._trilinear.default: _trilinear,
 }
 
 

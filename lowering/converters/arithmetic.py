@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -19,6 +19,7 @@ from .elementwise import (
     as_number,
     constant,
     differ,
+    divided,
     dtype_of_result,
     is_float,
     libm,
@@ -45,13 +46,9 @@ def _integer_remainder(divide: Element, a: Any, b: Any) -> Any:
     return divide(a, tirx.Select(tirx.EQ(b, constant(-1, b)), constant(1, b), b))
 
 
-def _quotient(a: Any, b: Any) -> Any:
-    return opaque(a) / opaque(b)
-
-
 def _truncated_quotient(a: Any, b: Any) -> Any:
     if is_float(str(a.ty.dtype)):
-        return tirx.trunc(_quotient(a, b))
+        return tirx.trunc(divided(a, b))
     return _integer_quotient(tirx.truncdiv, a, b)
 
 
@@ -60,13 +57,13 @@ def _floored_quotient(a: Any, b: Any) -> Any:
     if not is_float(str(a.ty.dtype)):
         return _integer_quotient(tirx.floordiv, a, b)
     remainder = libm("fmod", a, b)
-    quotient = _quotient(a - remainder, b)
+    quotient = divided(a - remainder, b)
     zero = constant(0, a)
     wrong_side = tirx.all(differ(remainder, zero), differ(b < zero, remainder < zero))
     quotient = tirx.Select(wrong_side, quotient - constant(1, a), quotient)
     floored = tirx.floor(quotient)
     floored = tirx.Select(quotient - floored > constant(0.5, a), floored + constant(1, a), floored)
-    return tirx.Select(tirx.EQ(b, zero), _quotient(a, b), floored)
+    return tirx.Select(tirx.EQ(b, zero), divided(a, b), floored)
 
 
 def _remainder(a: Any, b: Any) -> Any:
@@ -127,14 +124,14 @@ def convert_mul(ctx: Context, x: Tensor, other: Operand) -> Tensor:
 
 @converter("aten.div.Tensor", "aten.div.Scalar")
 def convert_div(ctx: Context, x: Tensor, other: Operand) -> Tensor:
-    return pointwise(ctx, "divide", _quotient, x, other, dtype=dtype_of_result(ctx))
+    return pointwise(ctx, "divide", divided, x, other, dtype=dtype_of_result(ctx))
 
 
 @converter("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def convert_div_mode(ctx: Context, x: Tensor, other: Operand, rounding_mode: Any) -> Tensor:
     dtype = dtype_of_result(ctx)
     if rounding_mode is None:
-        return pointwise(ctx, "divide", _quotient, x, other, dtype=dtype)
+        return pointwise(ctx, "divide", divided, x, other, dtype=dtype)
     other = _divisor(ctx, dtype, other)
     element = _floored_quotient if rounding_mode == "floor" else _truncated_quotient
     return pointwise(ctx, f"divide_{rounding_mode}", element, x, other, dtype=dtype)
@@ -224,27 +221,27 @@ def _number_of(extreme: Element) -> Element:
     return element
 
 
-_FLOAT_PAIRS: dict[str, tuple[str, Element]] = {
-    "fmax": ("default", _number_of(_larger)),
-    "fmin": ("default", _number_of(_smaller)),
-    "hypot": ("default", lambda a, b: libm("hypot", a, b)),
-    "nextafter": ("default", lambda a, b: libm("nextafter", a, b)),
-    "copysign": ("Tensor", lambda a, b: libm("copysign", a, b)),
+_FLOAT_PAIRS: dict[str, tuple[tuple[str, ...], Element]] = {
+    "fmax": (("default",), _number_of(_larger)),
+    "fmin": (("default",), _number_of(_smaller)),
+    "hypot": (("default",), lambda a, b: libm("hypot", a, b)),
+    "nextafter": (("default",), lambda a, b: libm("nextafter", a, b)),
+    "copysign": (("Tensor", "Scalar"), lambda a, b: libm("copysign", a, b)),
 }
 
 
-def _register_pair(name: str, overload: str, element: Element) -> None:
+def _register_pair(name: str, overloads: Sequence[str], element: Element) -> None:
     # The step to the next half is another than the step to the next float32.
-    @converter(f"aten.{name}.{overload}", takes_halves=name == "nextafter")
-    def convert_pair(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
+    @converter(*(f"aten.{name}.{each}" for each in overloads), takes_halves=name == "nextafter")
+    def convert_pair(ctx: Context, x: Tensor, other: Operand) -> Tensor:
         dtype = dtype_of_result(ctx)
         if name == "nextafter" and dtype in HALVES:
             raise Unsupported(f"of {dtype}", "float32")
         return pointwise(ctx, name, element, x, other, dtype=dtype)
 
 
-for _name, (_overload, _element) in _FLOAT_PAIRS.items():
-    _register_pair(_name, _overload, _element)
+for _name, (_overloads, _element) in _FLOAT_PAIRS.items():
+    _register_pair(_name, _overloads, _element)
 
 
 @converter("aten.clamp.default", "aten.clamp.Tensor")

@@ -124,6 +124,13 @@ def opaque(value: Any) -> Any:
     return constant(-1, value) * zero if math.copysign(1, float(value.value)) < 0 else zero
 
 
+def divided(a: Any, b: Any) -> Any:
+    """a / b, also where one is a constant zero: TVM refuses to divide by it. Integers as in C."""
+    if not is_float(str(a.ty.dtype)):
+        return tirx.truncdiv(a, b)
+    return opaque(a) / opaque(b)
+
+
 # `schedule_rest` turns tirx.max and tirx.min into forms that propagate NaN, and these functions of
 # float32 into polynomials. TVM's own expansions of them lose all digits near 0, hence libm's for
 # double.

@@ -130,7 +130,7 @@ def convert_solve(ctx: Context, A: Tensor, B: Tensor, left: bool) -> Tensor:
     return solution
 
 
-@converter("aten.linalg_cholesky.default")
+@converter("aten.linalg_cholesky.default", "aten.cholesky.default")
 def convert_whole_cholesky(ctx: Context, x: Tensor, upper: bool) -> Tensor:
     return convert_cholesky(ctx, x, upper, False)[0]
 

@@ -287,6 +287,8 @@ def convert_instance_norm(
 
 
 def softmax(ctx: Context, x: Tensor, axis: int, *, log: bool = False) -> Tensor:
+    if x.rank == 0:
+        return ctx.reshape(softmax(ctx, ctx.reshape(x, (1,)), 0, log=log), ())
     if _has_kernel(ctx, x) and axis == x.rank - 1:
         flat = ctx.rows(x)
         if ctx.on_gpu:

@@ -14,7 +14,7 @@ from ..context import Context
 from ..kernels.prim_func import let, local, parallel, serial, store
 from ..symbols import Size, Symbols, as_shape, product
 from ..tensor import Tensor
-from .elementwise import is_float
+from .elementwise import divided, is_float
 from .reduce import mean
 from .registry import converter
 
@@ -225,7 +225,7 @@ def convert_avg_pool(
             count = count * (end - start)
         if divisor_override is not None:
             count = tirx.IntImm("int64", divisor_override)
-        return tensors[0](*position) / count.astype(x.dtype)
+        return divided(tensors[0](*position), count.astype(x.dtype))
 
     return ctx.compute_image("average", [sums], sums.shape, x.dtype, element)
 

@@ -12,7 +12,7 @@ from ..context import Context, Unsupported, axis_of, convert
 from ..layout import to_last
 from ..symbols import Symbols, product
 from ..tensor import Tensor
-from .elementwise import dtype_of_result, is_float, libm, pointwise
+from .elementwise import divided, dtype_of_result, is_float, libm, pointwise
 from .registry import converter
 
 _MOST_ROWS = 256  # float32 that are added in a row
@@ -83,7 +83,7 @@ def convert_sum(ctx: Context, x: Tensor, dim: Any = None, keepdim: bool = False)
 def mean(ctx: Context, x: Tensor, axes: Sequence[int], keepdim: bool, dtype: str) -> Tensor:
     total = reduce(ctx, "sum", te.sum, x, axes, keepdim, dtype)
     count = product(x.shape[axis] for axis in axes)
-    return pointwise(ctx, "mean", lambda a, b: a / b, total, count, dtype=dtype)
+    return pointwise(ctx, "mean", divided, total, count, dtype=dtype)
 
 
 @converter("aten.mean.dim", "aten.mean.default")
@@ -135,7 +135,7 @@ def variance(
 
     def element(value: Any, number: Any) -> Any:
         left = number - tirx.const(correction, x.dtype)
-        return value / tirx.max(left, tirx.const(0, x.dtype))
+        return divided(value, tirx.max(left, tirx.const(0, x.dtype)))
 
     return pointwise(ctx, "variance", element, total, count, dtype=x.dtype)
 

@@ -103,11 +103,16 @@ def _part(value: Any, which: str) -> Any:
 
 def is_complex(node: torch.fx.Node) -> bool:
     """Whether an operand or a result of a node is of complex numbers."""
+    return any(dtype.is_complex for dtype in _dtypes(node))
+
+
+def _dtypes(node: torch.fx.Node) -> list[torch.dtype]:
+    """Those of the operands and results."""
     values = [each.meta.get("val") for each in (*node.all_input_nodes, node)]
     tensors = [
         value for each in values for value in (each if isinstance(each, list | tuple) else [each])
     ]
-    return any(isinstance(value, torch.Tensor) and value.dtype.is_complex for value in tensors)
+    return [value.dtype for value in tensors if isinstance(value, torch.Tensor)]
 
 
 def bind(node: torch.fx.Node) -> dict[str, Any]:
@@ -136,6 +141,8 @@ def convert_node(ctx: Context, node: torch.fx.Node, read: Callable[[Any], Any]) 
     if function is None:
         reason = "of complex numbers" if of_complex else ""
         raise Unsupported(reason, _NEAREST.get(str(node.target), ""))
+    if torch.complex32 in _dtypes(node):
+        raise Unsupported("of complex numbers of half precision", "torch.complex64")
     arguments = bind(node)
     defaults = {
         "x" if argument.name == "self" else argument.name: argument.default_value

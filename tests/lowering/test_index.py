@@ -90,3 +90,14 @@ def test_bags_that_end_beyond_the_indices_fail(agree) -> None:
     for wrong in ([0, 3, 9], [1, 3, 5]):
         with pytest.raises(Exception, match="offsets begin at 0"):
             compiled((flat, torch.tensor(wrong)))
+
+
+@pytest.mark.parametrize(("offset", "axes"), [(0, (0, 1)), (1, (1, 2)), (-2, (0, -1))])
+def test_what_is_written_to_a_diagonal(agree, offset: int, axes: tuple[int, int]) -> None:
+    class Written(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.clone()
+            y.diagonal(offset, *axes).mul_(2).add_(1)
+            return y
+
+    agree(Written(), (torch.randn(4, 6, 5),), (torch.randn(7, 3, 4),))

@@ -202,3 +202,12 @@ def test_a_sum_of_products_of_a_batch(agree) -> None:
     )
     calls = ((floats(n, 4), floats(b, n, 5), floats(b, 5, 4)) for b, n in ((2, 3), (1, 1)))
     agree(functions, *calls)
+
+
+def test_softmax_of_one_number(agree) -> None:
+    agree([lambda x: x.softmax(0), lambda x: x.log_softmax(0)], (torch.tensor(3.0),))
+
+
+def test_pools_of_integers(agree) -> None:
+    x = torch.randint(-20, 20, (2, 3, 9, 8))
+    agree([lambda x: F.avg_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 2, 1)], (x,))

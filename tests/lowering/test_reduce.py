@@ -1,5 +1,6 @@
 import math
 
+import pytest
 import torch
 
 
@@ -150,3 +151,13 @@ def test_tensors_without_elements_keep_their_shapes(agree) -> None:
         (torch.randn(2, 4), torch.zeros(3, 0)),
         dynamic=(({0: torch.export.Dim.AUTO}, {}),),
     )
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_what_is_divided_by_no_elements_is_no_number(agree, rows: int) -> None:
+    class Fixed(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            rest = (x.mean(0), x.var((0, 1)), x.std(0), x[:, :1].var(1), x.var(1, correction=3))
+            return [*torch.var_mean(x), *rest]
+
+    agree(Fixed(), (torch.randn(rows, 3),), dynamic={"x": {}})
