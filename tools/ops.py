@@ -1,12 +1,14 @@
 """Writes docs/ops.md: which ATen ops are lowered, as the registry and the tests have it.
 
 ``python -m tcexport.tools.ops`` in the root of a checkout. What tests compared with eager stands in
-tests/lowering/ops.json, which ``pytest tests/lowering --record-ops`` writes.
+tests/lowering/ops.json, and what became of torch's own samples in tests/lowering/opinfo.json; ``pytest
+tests/lowering --record-ops`` writes both.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -17,6 +19,7 @@ from ..lowering.converters.registry import COMPLEX, CONVERTERS
 from ..lowering.ops import CHECKS, KEPT
 
 RECORD = Path("tests/lowering/ops.json")
+SAMPLES = Path("tests/lowering/opinfo.json")
 PAGE = Path("docs/ops.md")
 
 _SHORT = {
@@ -45,6 +48,18 @@ class Tested(TypedDict):
     dynamic: bool
 
 
+class Sampled(TypedDict):
+    """What became of torch's samples for a function: see `Outcome` in tests/lowering/opinfo.py."""
+
+    equal: list[str]
+    part: list[str]
+    samples: int
+    several: int
+    fixed: int
+    refused: list[str]
+    ops: list[str]
+
+
 def core_ops() -> list[str]:
     """The ops of torch's core ATen set that inference can meet."""
     found = []
@@ -60,7 +75,7 @@ def core_ops() -> list[str]:
     return sorted(found)
 
 
-def page(tested: dict[str, Tested]) -> str:
+def page(tested: dict[str, Tested], sampled: dict[str, Sampled]) -> str:
     """docs/ops.md as Markdown."""
     decomposed = {str(op) for op in torch.export.default_decompositions()} - KEPT
     ours = sorted(name for name in COMPLEX | CONVERTERS if name.startswith(("aten.", "prims.")))
@@ -94,8 +109,45 @@ def page(tested: dict[str, Tested]) -> str:
         lines.append(f"| `{name}` | {dtypes} | {sizes} | equals eager |")
     lines += ["", "## Core ATen that is refused", ""]
     lines += [f"- `{name}`" for name in missing]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_samples(sampled, core)]) + "\n"
+
+
+def _samples(sampled: dict[str, Sampled], core: Sequence[str]) -> list[str]:
+    """The part of the page about torch's own samples."""
+    equal = [name for name, each in sampled.items() if each["samples"]]
+    met = {op for each in sampled.values() for op in each["ops"]} & set(core)
+    lines = [
+        "",
+        "## By torch's own samples",
+        "",
+        "Torch lists sample calls for its functions (OpInfo). tests/lowering/test_opinfo.py lowers",
+        "some of each, of ten dtypes, with every axis of more than one element dynamic, and holds",
+        "numbers, dtype and shape against eager's: each is equal, or is refused by name. Some",
+        "functions are in every run of the tests, all of them in `pytest -m zoo`.",
+        "",
+        f"{len(sampled)} functions were recorded, {len(equal)} of them equal eager. {len(met)} of the "
+        f"{len(core)} ops of core ATen",
+        "stand in programs that do, as they were traced or after decomposition.",
+        "",
+        "**Equals eager**: dtypes of which all samples do. **In part**: some do, the others are",
+        "refused. **Samples**: how many equal eager; how many of them were run with longer axes, too;",
+        "and how many are lowered with fixed sizes alone.",
+        "",
+        "| Function | Equals eager | In part | Samples | Refused |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, each in sorted(sampled.items()):
+        dtypes = [
+            ", ".join(_SHORT[dtype] for dtype in found) for found in (each["equal"], each["part"])
+        ]
+        counts = [f"{each['samples']}" if each["samples"] else ""]
+        counts += [f"{each['several']} longer"] if each["several"] else []
+        counts += [f"{each['fixed']} fixed"] if each["fixed"] else []
+        reasons = "; ".join(reason.replace("|", "\\|") for reason in each["refused"][:3])
+        lines.append(f"| `{name}` | {dtypes[0]} | {dtypes[1]} | {', '.join(counts)} | {reasons} |")
+    return lines
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(json.loads(RECORD.read_text(encoding="utf-8"))), encoding="utf-8")
+    tested, sampled = (json.loads(path.read_text(encoding="utf-8")) for path in (RECORD, SAMPLES))
+    PAGE.write_text(page(tested, sampled), encoding="utf-8")

@@ -142,7 +142,8 @@ class Record:
         self.known = known
         self.recording = recording
 
-    def see(self, program: torch.export.ExportedProgram) -> None:
+    def see(self, program: torch.export.ExportedProgram, several: bool = True) -> None:
+        """A program that equals eager, at ``several`` sizes or in one."""
         new = []
         for node in program.graph.nodes:
             if not isinstance(node.target, torch._ops.OpOverload):
@@ -152,7 +153,9 @@ class Record:
             values = [each.meta.get("val") for each in (*node.all_input_nodes, node)]
             tensors = [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
             dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
-            symbolic = any(isinstance(n, torch.SymInt) for t in tensors for n in t.shape)
+            symbolic = several and any(
+                isinstance(n, torch.SymInt) for t in tensors for n in t.shape
+            )
             entry = self.known.setdefault(str(node.target), {"dtypes": [], "dynamic": False})
             if not dtypes <= set(entry["dtypes"]) or symbolic > entry["dynamic"]:
                 new.append(str(node.target))
