@@ -26,7 +26,7 @@ from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of, evaluate, render
 from ..artifacts.prove import bounds
 from ..lowering.locations import user_location
-from .computed import ITEMS, OF_A_TENSOR, bound_numbers, is_float, searched
+from .computed import ITEMS, bound_numbers, is_float, searched, tries_for
 from .lines import location_of
 from .prove import Span, holds
 from .ranges import Request
@@ -317,7 +317,7 @@ def _uncheckable(condition: Any, why: str, origin: Origin, words: Words) -> Diag
     where = origin.location or next((line for _, line in computed), None)
     found = _no_form(words.of(condition), why, where)
     lines = [f"{name}: {line.text}" for name, line in computed if line != where]
-    return msgspec.structs.replace(found, notes=(*found.notes, *lines), tries=OF_A_TENSOR)
+    return msgspec.structs.replace(found, notes=(*found.notes, *lines), tries=tries_for(condition))
 
 
 def _no_form(condition: str, why: str, where: Location | None) -> Diagnostic:

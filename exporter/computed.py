@@ -14,12 +14,27 @@ from typing import Any, Literal
 import sympy
 import torch
 from torch.export.exported_program import _get_shape_env
+from torch.utils._sympy.functions import (
+    CeilToInt,
+    FloatPow,
+    FloatTrueDiv,
+    FloorToInt,
+    IntTrueDiv,
+    OpaqueUnaryFn_sqrt,
+    RoundToInt,
+    ToFloat,
+    TruncToInt,
+)
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 aten = torch.ops.aten
 
 ITEMS = (aten.item.default, aten._local_scalar_dense.default)
 OF_A_TENSOR = ("assert it of a tensor: assert (x > 0).all()",)
+OF_INTEGERS = (
+    "compute it of integers: 4 * n // 5 for int(n * 0.8)",
+    "let an axis of an input have this size",
+)
 _UNKNOWN = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
 
 
@@ -51,6 +66,20 @@ def _unknown_symbols(value: Any) -> Iterator[sympy.Symbol]:
 
 def _unknown(expression: Any) -> set[sympy.Symbol]:
     return {each for each in expression.free_symbols if symbol_is_type(each, _UNKNOWN)}
+
+
+def tries_for(expression: Any) -> tuple[str, ...]:
+    """What to do about an expression without a form: of sizes alone, it is one that goes through a
+    float, such as ``int(n * 0.8)`` and ``int(n**0.5)``; else a number of the model's is in it."""
+    return (
+        OF_A_TENSOR if _unknown(expression) else OF_INTEGERS if expression.atoms(*_FLOATS) else ()
+    )
+
+
+_FLOATS = (
+    *(ToFloat, IntTrueDiv, FloatTrueDiv, FloatPow, OpaqueUnaryFn_sqrt),
+    *(CeilToInt, FloorToInt, TruncToInt, RoundToInt, sympy.Float),
+)
 
 
 def is_float(symbol: sympy.Symbol) -> bool:

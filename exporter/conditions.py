@@ -30,6 +30,7 @@ from ..artifacts.contract import Guard, Origin
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr, dims_of, evaluate, render, walk
 from ..lowering.locations import user_location
+from .computed import tries_for
 from .kernel_sizes import required, sizes_of
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, fold, to_expr
@@ -67,7 +68,8 @@ def size_conditions(traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> tupl
         except Untranslatable as error:
             why = Words(traced, symbols, env).why(error)
             message = f"the model divides by what can't be checked before a call: {why}"
-            raise ExportError(Diagnostic("TC211", message, location=where)) from None
+            tries = tries_for(error.expression)
+            raise ExportError(Diagnostic("TC211", message, location=where, tries=tries)) from None
         if dims_of(condition):
             guards.setdefault(condition, Guard(condition, Origin("a division", where)))
     for node in traced.program.graph.nodes:
@@ -90,7 +92,8 @@ def size_conditions(traced: Trace, symbols: Mapping[sympy.Symbol, Expr]) -> tupl
             needed += [fold(*condition) for condition in required(node, expr)]
             needed += _not_negative(node, symbols)
         except Untranslatable as error:
-            raise ExportError(_unknown(node, Words(traced, symbols).why(error))) from None
+            why = Words(traced, symbols).why(error)
+            raise ExportError(_unknown(node, why, tries_for(error.expression))) from None
         for condition in needed:
             if dims_of(condition):
                 origin = Origin(f"{node.target}", user_location(node.meta.get("stack_trace")))
@@ -242,10 +245,11 @@ def _searched_sizes(node: torch.fx.Node) -> list[Any]:
     return [source.shape[each] for each in (dim if isinstance(dim, (list, tuple)) else [dim])]
 
 
-def _unknown(node: torch.fx.Node, why: str) -> Diagnostic:
+def _unknown(node: torch.fx.Node, why: str, tries: tuple[str, ...] = ()) -> Diagnostic:
     return Diagnostic(
         "TC211",
         f"what {node.target} needs can't be checked before a call",
         location=user_location(node.meta.get("stack_trace")),
         notes=(why,),
+        tries=tries,
     )

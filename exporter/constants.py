@@ -19,8 +19,13 @@ from .state import value_text
 
 # What a library's module says of the machine or of its own version.
 _OF_THE_MACHINE = {
-    ("sys", "argv"), ("sys", "platform"), ("sys", "version"), ("sys", "version_info"),
-    ("os", "name"), ("torch", "__version__"), ("torch", "version"), ("numpy", "__version__"),
+    *(("sys", name) for name in ("argv", "byteorder", "executable", "flags", "hexversion")),
+    *(("sys", name) for name in ("implementation", "maxsize", "modules", "path", "platform")),
+    *(("sys", name) for name in ("prefix", "version", "version_info")),
+    *(("time", name) for name in ("altzone", "daylight", "timezone", "tzname")),
+    ("os", "name"), ("os", "sep"), ("os", "linesep"), ("warnings", "filters"),
+    ("torch", "__version__"), ("torch", "version"), ("torch", "backends"),
+    ("numpy", "__version__"),
 }  # fmt: skip
 _PLAIN = (bool, int, float, complex, str, bytes, torch.Tensor, torch.nn.Module)
 

@@ -314,15 +314,20 @@ _MACHINE = {
     ("torch.cuda", "device_count"),
     ("torch.cuda", "get_device_capability"),
     ("torch", "get_num_threads"),
+    ("torch", "get_num_interop_threads"),
+    ("torch", "get_float32_matmul_precision"),
+    ("torch", "are_deterministic_algorithms_enabled"),
     ("torch", "get_default_dtype"),
     ("torch", "get_default_device"),
-    ("platform", "machine"),
-    ("platform", "system"),
-    ("platform", "node"),
-    ("posix", "cpu_count"),
-    ("posix", "getpid"),
-    ("posix", "getcwd"),
+    *(("posix", name) for name in ("cpu_count", "getcwd", "getpid", "getppid", "getuid", "uname")),
+    ("posix", "sched_getaffinity"),
     ("os", "cpu_count"),
+    ("multiprocessing.context", "BaseContext.cpu_count"),
+    ("posixpath", "expanduser"),
+    ("posixpath", "expandvars"),
+    ("tempfile", "gettempdir"),
+    ("getpass", "getuser"),
+    ("sys", "getrecursionlimit"),
     ("_socket", "gethostname"),
     ("socket", "gethostname"),
 }
@@ -386,8 +391,14 @@ def classify_call(module: str, name: str, owner: Any) -> tuple[str, str] | None:
         return "output", f"{short}() to the terminal"
     if short in _MODES and _is_torchs(module, owner):
         return "mode", f"torch.{short}()"
-    if (module, name) in _MACHINE or (_is_torchs(module, owner) and ("torch", name) in _MACHINE):
-        shown = {"posix": "os", "_socket": "socket"}.get(module, module or "torch")
+    if (
+        module == "platform"
+        or (module, name) in _MACHINE
+        or (_is_torchs(module, owner) and ("torch", name) in _MACHINE)
+    ):
+        shown = {"posix": "os", "posixpath": "os.path", "_socket": "socket"}.get(
+            module, module or "torch"
+        )
         return "machine", f"{shown}.{name}()"
     if (module, name) in _SAVING:
         return "saving", f"{module.lstrip('_').partition('.')[0]}.{name}"

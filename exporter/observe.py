@@ -28,9 +28,10 @@ from ..lowering.locations import is_library, is_machinery, shown_file
 from .eager import quietly, uncompiled
 from .examples import contiguous_clone
 from .families import classify_call, classify_event, classify_function
-from .reach import names_in, reach
+from .reach import names_in
 from .roles import branch_family
-from .state import GLOBAL_GENERATORS, Change, Snapshot, same
+from .slots import GLOBAL_GENERATORS, same
+from .state import Change, Snapshot
 from .written import Write, Written, tensors_of
 
 TORCHS = "torch"  # what has drawn, where it is torch's own generator
@@ -52,7 +53,8 @@ class Observed:
     gives back is put back afterwards; ``changes`` with the line of each, where it was found;
     ``executed``: the user's code that ran, ``functions`` what of it has a name; ``possible``: what
     stops a trace, where it does not know better. The tracer, after a break in a loop, looks at
-    nothing else of that function."""
+    nothing else of that function. ``remembers``: a `functools.lru_cache` of the user's has kept what
+    the call computed."""
 
     outputs: tuple[Any, ...]
     events: tuple[Event, ...]
@@ -61,6 +63,7 @@ class Observed:
     executed: frozenset[types.CodeType]
     functions: tuple[types.FunctionType, ...]
     possible: tuple[Event, ...]
+    remembers: bool
 
 
 def observe(
@@ -74,8 +77,11 @@ def observe(
     """
     snapshot = Snapshot(module)
     watch = _Watch()
-    written = Written({**inputs, **tensors_of(module)}, _here, watch.read, watch.drew, watch.nested)
-    functions = reach(module).functions
+    own = {**inputs, **tensors_of(module)}
+    named = {id(tensor) for tensor in own.values()}
+    others = {path: each for path, each in snapshot.tensors.items() if id(each) not in named}
+    written = Written({**others, **own}, _here, watch.read, watch.drew, watch.nested)
+    functions = snapshot.functions
     mode: Any = contextlib.nullcontext()
     if any({"data", "numpy"} & names_in(code) for code in functions):
         mode = _TensorAccess(watch, written)
@@ -116,6 +122,7 @@ def observe(
         frozenset(watch.executed),
         tuple(function for code, function in functions.items() if code in watch.executed),
         tuple(watch.possible),
+        snapshot.remembers(),
     )
 
 
@@ -190,10 +197,11 @@ class _Watch:
             if caller is None or (is_library(caller.f_code.co_filename) and name != "__getitem__"):
                 return
             module = frame.f_globals.get("__name__", "")
-            if module == "os" and name == "__getitem__":
+            if module == "os" and name in ("__getitem__", "__len__", "__iter__"):
                 users = _users_frame(_outside_of_os(frame))
                 if users is not None:
-                    self.note("environment", f"os.environ[{frame.f_locals.get('key')!r}]", users)
+                    key = f"[{frame.f_locals['key']!r}]" if name == "__getitem__" else ""
+                    self.note("environment", f"os.environ{key}", users)
             elif not is_library(caller.f_code.co_filename):
                 found = classify_call(module, name, None)
                 if found is not None:

@@ -43,6 +43,13 @@ def reach(module: torch.nn.Module) -> Reached:
     return found
 
 
+def reach_from(value: Any, found: Reached) -> None:
+    """Add what a call of a value, or of a method of it, may run or name."""
+    _visit(value, found)
+    if not isinstance(value, type) and is_users(type(value)):
+        _visit_class(type(value), found)
+
+
 def names_in(code: types.CodeType) -> set[str]:
     """The names of globals and attributes in a function and in those defined inside of it."""
     names = set(code.co_names)
@@ -62,7 +69,7 @@ def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 def _visit(value: Any, found: Reached) -> None:
     for function in _functions_of(value):
         _visit_function(function, found)
-    if isinstance(value, type) and _is_users(value):
+    if isinstance(value, type) and is_users(value):
         _visit_class(value, found)
 
 
@@ -116,15 +123,12 @@ def _visit_name(namespace: dict[str, Any], name: str, names: set[str], found: Re
                 _visit_name(vars(value), inner, names, found)
         return
     found.globals[key] = (namespace, name)
-    _visit(value, found)
-    kind = type(value)
-    if not isinstance(value, type) and _is_users(kind):
-        _visit_class(kind, found)
+    reach_from(value, found)
 
 
 def _visit_class(kind: type, found: Reached) -> None:
     for base in kind.__mro__:
-        if id(base) in found.classes or not _is_users(base):
+        if id(base) in found.classes or not is_users(base):
             continue
         found.classes[id(base)] = base
         for member in list(vars(base).values()):
@@ -132,7 +136,7 @@ def _visit_class(kind: type, found: Reached) -> None:
                 _visit_function(function, found)
 
 
-def _is_users(kind: type) -> bool:
+def is_users(kind: type) -> bool:
     """Whether a class is defined in the user's code: told by its module's file."""
     home = sys.modules.get(kind.__module__)
     if home is None:

@@ -74,6 +74,13 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
 
     try:
         observed = observe(module, call, inputs)
+        if observed.remembers:  # the next call sees what is left of this one
+            again = observe(module, call, inputs)
+            observed = replace(
+                observed,
+                changes=(*observed.changes, *again.changes),
+                writes=(*observed.writes, *again.writes),
+            )
     except Exception as error:  # whatever the user's model raises
         message, where = eager_failure(error)
         raise UsageError(
@@ -294,7 +301,11 @@ def state_writes(writes: Sequence[tuple[str, Location | None]]) -> Iterator[Diag
 
 def foreign_write(name: str, location: Location | None, module: torch.nn.Module) -> Diagnostic:
     """A write to a tensor that is no buffer."""
-    what = "a parameter" if name in dict(module.named_parameters()) else "a plain attribute"
+    what = "a tensor that is no buffer of it"
+    if name in dict(module.named_parameters()):
+        what = "a parameter"
+    elif name in tensors_of(module):
+        what = "a plain attribute"
     return Diagnostic(
         "TC103",
         f"the model writes to {name}, {what}, and the next call would not see it",

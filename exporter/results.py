@@ -31,6 +31,7 @@ from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import Expr
 from ..lowering.locations import user_location
 from .assumptions import Assumptions
+from .computed import tries_for
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, to_expr
 
@@ -59,15 +60,15 @@ def outputs(
     for spec, path in zip(specs, paths, strict=True):
         argument = spec.arg
         if isinstance(argument, TensorArgument):
-            value = nodes[argument.name].meta["val"]
-            shape = tuple(_size(size, assumptions) for size in value.shape)
-            found.append(TensorOutput(path, dtype_name(value.dtype), shape, results))
+            node = nodes[argument.name]
+            shape = tuple(_size(size, node, assumptions) for size in node.meta["val"].shape)
+            found.append(TensorOutput(path, dtype_name(node.meta["val"].dtype), shape, results))
             results += 1
         elif isinstance(argument, SymIntArgument):
-            size = nodes[argument.name].meta["val"]
-            expr = _size(size, assumptions)
+            node = nodes[argument.name]
+            expr = _size(node.meta["val"], node, assumptions)
             if expr is None:
-                raise ExportError(_computed_number(path, nodes[argument.name]))
+                raise ExportError(_computed_number(path, node))
             found.append(SizeOutput(path, expr))
         elif isinstance(argument, ConstantArgument) and type(argument.value) in PLAIN_TYPES:
             found.append(Fixed.of(path, argument.value))
@@ -84,8 +85,8 @@ def _computed_number(path: str, node: torch.fx.Node) -> Diagnostic:
     return Diagnostic("TC211", message, location=where, tries=("return it as a tensor",))
 
 
-def _size(size: Any, assumptions: Assumptions) -> Expr | None:
-    """A size over the dims; None where it depends on data."""
+def _size(size: Any, node: torch.fx.Node, assumptions: Assumptions) -> Expr | None:
+    """A size of a result over the dims; None where it depends on data."""
     expression = symbol_of(size)
     try:
         return to_expr(expression, assumptions.symbols)
@@ -93,7 +94,15 @@ def _size(size: Any, assumptions: Assumptions) -> Expr | None:
         if expression.free_symbols <= assumptions.symbols.keys():
             words = assumptions.words
             message = f"the model gives back a size of {words.of(expression)}"
-            raise ExportError(Diagnostic("TC211", message, notes=(words.why(error),))) from None
+            raise ExportError(
+                Diagnostic(
+                    "TC211",
+                    message,
+                    location=user_location(node.meta.get("stack_trace")),
+                    notes=(words.why(error),),
+                    tries=tries_for(expression),
+                )
+            ) from None
         return None
 
 

@@ -7,41 +7,40 @@ them, and the random generators. Tensors that are written in place are the busin
 
 from __future__ import annotations
 
-import ast
 import collections
 import concurrent.futures
-import contextvars
 import ctypes
-import itertools
+import functools
 import logging
-import random
-import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..lowering.locations import is_library
-from .reach import Reached, reach
-
-MISSING = object()
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One place that holds state. ``path``: in the user's words. ``read`` gives what it holds now
-    (a dict from keys to values), ``write`` puts such a dict back."""
-
-    path: str
-    # attributes, items, elements (of a list or a set), global, closure, context, state or random
-    kind: str
-    read: Callable[[], dict[Any, Any]]
-    write: Callable[[dict[Any, Any]], None]
+from .reach import is_users, reach, reach_from
+from .slots import (
+    MISSING,
+    ORDER,
+    Slot,
+    item_path,
+    of_attributes,
+    of_cell,
+    of_class,
+    of_generators,
+    of_names,
+    of_object,
+    of_sequence,
+    of_set,
+    of_special,
+    remembered,
+    same,
+    slot_names,
+)
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,26 @@ class Change:
 
 
 class Snapshot:
-    """The state at one moment. Holds on to every object in it."""
+    """The state at one moment. Holds on to every object in it.
+
+    Attributes:
+        functions: the user's functions that a call may run, by their code.
+        tensors: those in the state, by where they are.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._saved: list[tuple[Slot, dict[Any, Any]]] = []
         walk = _Walk(module)
         for slot in walk.slots():
             self._saved.append((slot, slot.read()))
+        self.functions = walk.reached.functions
+        self.tensors = dict(walk.tensors.values())
+        self._caches = [(each, each.cache_info().currsize) for each in walk.caches]
+
+    def remembers(self) -> bool:
+        """Whether a `functools.lru_cache` holds more than then: what it gives back next is what it
+        gave this call, with all that was done to it."""
+        return any(each.cache_info().currsize > size for each, size in self._caches)
 
     def changes(self) -> list[Change]:
         """The differences between now and then, by slot."""
@@ -72,6 +84,8 @@ class Snapshot:
             now = slot.read()
             for key in {**saved, **now}:
                 before, after = saved.get(key, MISSING), now.get(key, MISSING)
+                if key is ORDER and saved.keys() != now.keys():
+                    continue
                 if not same(before, after):
                     found.append(
                         Change(
@@ -89,7 +103,10 @@ class Snapshot:
         """Put everything back, in place: the same objects, in the same order."""
         for slot, saved in self._saved:
             now = slot.read()
-            if list(now) != list(saved) or any(now[key] is not saved[key] for key in saved):
+            if list(now) != list(saved) or any(
+                now[key] != saved[key] if key is ORDER else now[key] is not saved[key]
+                for key in saved
+            ):
                 slot.write(saved)
 
 
@@ -101,21 +118,6 @@ def preserved(module: torch.nn.Module) -> Iterator[Snapshot]:
         yield snapshot
     finally:
         snapshot.restore()
-
-
-def same(before: Any, after: Any) -> bool:
-    """Whether two values are one state: the same object, or equal plain values and tensors."""
-    if before is after:
-        return True
-    if type(before) is not type(after):
-        return False
-    if isinstance(before, torch.Tensor):
-        if before.shape != after.shape or before.dtype != after.dtype:
-            return False
-        return bool(torch.equal(before, after)) or bool((before != before).any())
-    if isinstance(before, (int, float, complex, str, bytes, bool, tuple, torch.Size)):
-        return bool(before == after) or (before != before and after != after)
-    return False
 
 
 # --- finding the slots ----------------------------------------------------------------------------
@@ -159,34 +161,48 @@ class _Walk:
         self._module = module
         self._seen: dict[int, Any] = {}
         self._parts = {id(part): name for name, part in module.named_modules()}
+        self._named: set[Any] = set()
+        self.reached = reach(module)
+        self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
+        self.caches: list[Any] = []
 
     def slots(self) -> Iterator[Slot]:
-        reached = reach(self._module)
         for part in self._module.modules():
             name = self._parts[id(part)]
             yield from self._inside(part, name or "self")
-        yield from self._named(reached)
-        yield from _generators()
+        found = -1
+        while len(self._named) > found:  # what is named may hold objects whose methods name more
+            found = len(self._named)
+            yield from self._names()
+        yield from of_generators()
 
-    def _named(self, reached: Reached) -> Iterator[Slot]:
-        for namespace, name in reached.globals.values():
-            yield _names(namespace, (name,), "global")
+    def _new(self, places: dict[Any, Any]) -> list[Any]:
+        """What was not looked at yet."""
+        new = {key: each for key, each in places.items() if key not in self._named}
+        self._named |= new.keys()
+        return list(new.values())
+
+    def _names(self) -> Iterator[Slot]:
+        reached = self.reached
+        for namespace, name in self._new(reached.globals):
+            yield of_names(namespace, (name,), "global")
             yield from self._inside(namespace[name], name)
-        for cell, name in reached.cells.values():
-            slot = _cell(cell, name)
+        for cell, name in self._new(reached.cells):
+            slot = of_cell(cell, name)
             yield slot
             for value in slot.read().values():
                 yield from self._inside(value, name)
-        for kind in reached.classes.values():
-            slot = _class(kind)
+        for kind in self._new(reached.classes):
+            slot = of_class(kind)
             yield slot
-            for key, value in slot.read().items():
-                yield from self._inside(value, f"{kind.__name__}.{key}")
-        for function in reached.functions.values():
+            for key, value in vars(kind).items():
+                if key in slot.read() or is_users(type(value)):  # a descriptor may keep state
+                    yield from self._inside(value, f"{kind.__name__}.{key}")
+        for function in self._new(reached.functions):
             defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
             for value in defaults:
                 yield from self._inside(value, f"a default of {function.__name__}")
-            yield _attributes(function.__dict__, function.__name__)
+            yield of_attributes(function.__dict__, function.__name__)
             for key, value in function.__dict__.items():
                 yield from self._inside(value, f"{function.__name__}.{key}")
 
@@ -197,25 +213,37 @@ class _Walk:
             value, path = todo.popleft()
             if id(value) in self._seen or len(self._seen) > _MOST:
                 continue
-            special = _special(value, path)
+            special = of_special(value, path)
             if special is not None:
                 self._seen[id(value)] = value
                 yield special
                 continue
+            if isinstance(value, torch.Tensor):
+                self.tensors.setdefault(id(value), (path, value))
+            if isinstance(value, (types.FunctionType, type)):
+                reach_from(value, self.reached)
+            if isinstance(value, types.BuiltinMethodType):
+                todo.append((value.__self__, path))
             if value is None or isinstance(value, _OPAQUE):
                 continue
             self._seen[id(value)] = value
+            reach_from(value, self.reached)
             if isinstance(value, types.MethodType):
                 todo.append((value.__self__, path))
+            elif isinstance(value, functools.partial):
+                todo += [(value.func, path), (value.args, path), (value.keywords, path)]
+            elif isinstance(value, functools._lru_cache_wrapper):
+                self.caches.append(value)
+                todo.extend((each, f"the cache of {path}") for each in remembered(value))
             elif isinstance(value, dict):
-                yield _attributes(value, path, items=True)
-                todo.extend((each, _item(path, key)) for key, each in value.items())
+                yield of_attributes(value, path, items=True)
+                todo.extend((each, item_path(path, key)) for key, each in value.items())
             elif isinstance(value, (list, collections.deque, bytearray)):
-                yield _sequence(value, path)
+                yield of_sequence(value, path)
                 if not isinstance(value, bytearray):
                     todo.extend((each, f"{path}[{index}]") for index, each in enumerate(value))
             elif isinstance(value, set):
-                yield _set(value, path)
+                yield of_set(value, path)
                 todo.extend((each, path) for each in value)
             elif isinstance(value, (tuple, frozenset)):
                 todo.extend((each, f"{path}[{index}]") for index, each in enumerate(value))
@@ -226,10 +254,10 @@ class _Walk:
                         values = vars(value).get(name)
                         if isinstance(values, dict):
                             self._seen[id(values)] = values
-                            yield _attributes(values, path)
+                            yield of_attributes(values, path)
                             todo.extend((each, f"{path}.{key}") for key, each in values.items())
                 todo.extend(self._object(value, path))
-                yield from _object_slots(value, path)
+                yield from of_object(value, path)
 
     def _object(self, value: Any, path: str) -> Iterator[tuple[Any, str]]:
         attributes = getattr(value, "__dict__", None)
@@ -237,7 +265,7 @@ class _Walk:
             for key, each in attributes.items():
                 if key not in _MODULE_INTERNALS:
                     yield each, f"{path}.{key}"
-        for name in _slot_names(type(value)):
+        for name in slot_names(type(value)):
             yield getattr(value, name, None), f"{path}.{name}"
 
 
@@ -251,215 +279,6 @@ def _joined(slot: Slot, key: Any) -> str:
     if slot.kind in ("items", "elements"):
         return slot.path
     return slot.path or str(key)
-
-
-def _item(path: str, key: Any) -> str:
-    return f"{path}[{key!r}]" if isinstance(key, (str, int)) else path
-
-
-def _attributes(values: dict[Any, Any], path: str, *, items: bool = False) -> Slot:
-    def write(saved: dict[Any, Any]) -> None:
-        values.clear()
-        values.update(saved)
-
-    return Slot(path, "items" if items else "attributes", lambda: dict(values), write)
-
-
-def _object_slots(value: Any, path: str) -> Iterator[Slot]:
-    attributes = getattr(value, "__dict__", None)
-    if isinstance(attributes, dict):
-        yield _attributes(attributes, path)
-    names = _slot_names(type(value))
-    if names:
-
-        def read() -> dict[Any, Any]:
-            return {name: getattr(value, name) for name in names if hasattr(value, name)}
-
-        def write(saved: dict[Any, Any]) -> None:
-            for name in names:
-                if name in saved:
-                    object.__setattr__(value, name, saved[name])
-                elif hasattr(value, name):
-                    object.__delattr__(value, name)
-
-        yield Slot(path, "attributes", read, write)
-
-
-def _slot_names(kind: type) -> tuple[str, ...]:
-    """The ``__slots__`` of the user's classes."""
-    found: list[str] = []
-    for base in kind.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        home = sys.modules.get(base.__module__)
-        if slots and not is_library(getattr(home, "__file__", None) or "<built in>"):
-            found += [slots] if isinstance(slots, str) else list(slots)
-    return tuple(each for each in found if each not in ("__dict__", "__weakref__"))
-
-
-def _names(namespace: dict[str, Any], names: tuple[str, ...], kind: str) -> Slot:
-    def write(saved: dict[Any, Any]) -> None:
-        for name in names:
-            if name in saved:
-                namespace[name] = saved[name]
-            else:
-                namespace.pop(name, None)
-
-    return Slot(
-        "", kind, lambda: {name: namespace[name] for name in names if name in namespace}, write
-    )
-
-
-def _class(kind: type) -> Slot:
-    def read() -> dict[Any, Any]:
-        return {key: each for key, each in vars(kind).items() if _is_data(key, each)}
-
-    def write(saved: dict[Any, Any]) -> None:
-        for key in read().keys() - saved.keys():
-            delattr(kind, key)
-        for key, value in saved.items():
-            setattr(kind, key, value)
-
-    return Slot(kind.__name__, "attributes", read, write)
-
-
-def _is_data(key: str, value: Any) -> bool:
-    """An attribute of a class that is no method, property or machinery of Python's."""
-    machinery = key.startswith("__") or hasattr(type(value), "__get__") or isinstance(value, type)
-    return not machinery and key not in ("_abc_impl",)
-
-
-def _cell(cell: types.CellType, name: str) -> Slot:
-    def read() -> dict[Any, Any]:
-        try:
-            return {name: cell.cell_contents}
-        except ValueError:  # not assigned yet
-            return {}
-
-    def write(saved: dict[Any, Any]) -> None:
-        if name in saved:
-            cell.cell_contents = saved[name]
-        else:
-            del cell.cell_contents
-
-    return Slot("", "closure", read, write)
-
-
-def _sequence(values: Any, path: str) -> Slot:
-    def write(saved: dict[Any, Any]) -> None:
-        values.clear()
-        values.extend(saved.values())
-
-    return Slot(path, "elements", lambda: dict(enumerate(values)), write)
-
-
-def _set(values: set[Any], path: str) -> Slot:
-    def write(saved: dict[Any, Any]) -> None:
-        values.clear()
-        values.update(saved)
-
-    return Slot(path, "elements", lambda: dict.fromkeys(values, True), write)
-
-
-# --- state that is behind functions ---------------------------------------------------------------
-
-
-def _special(value: Any, path: str) -> Slot | None:
-    """A slot for an object that keeps its state in C: random generators, iterators, arrays."""
-    numpy = sys.modules.get("numpy")
-    if isinstance(value, random.Random):
-        return _state(path, value.getstate, value.setstate, "random")
-    if isinstance(value, torch.Generator):
-        return _state(path, value.get_state, value.set_state, "random")
-    if isinstance(value, contextvars.ContextVar):
-        return _context(value, path)
-    if isinstance(value, types.GeneratorType):
-        return _state(path, lambda: _position(value), None)
-    if isinstance(value, (itertools.count, itertools.cycle)):
-        return _state(path, lambda: repr(value), None)
-    if isinstance(value, _ITERATORS):
-        return _state(path, lambda: _position_in(value), lambda at: value.__setstate__(at))
-    if numpy is None:
-        return None
-    if isinstance(value, numpy.random.RandomState):
-        return _state(path, lambda: _plain(value.get_state()), value.set_state, "random")
-    if isinstance(value, numpy.random.Generator):
-        bits = value.bit_generator
-
-        def write(saved: Any) -> None:
-            bits.state = ast.literal_eval(saved)
-
-        return _state(path, lambda: repr(bits.state), write, "random")
-    if isinstance(value, numpy.ndarray) and value.dtype != object:
-
-        def overwrite(saved: bytes) -> None:
-            value[...] = numpy.frombuffer(saved, value.dtype).reshape(value.shape)
-
-        return _state(path, value.tobytes, overwrite, "items")
-    return None
-
-
-def _context(variable: contextvars.ContextVar[Any], path: str) -> Slot:
-    def read() -> dict[Any, Any]:
-        try:
-            return {None: variable.get()}
-        except LookupError:
-            return {None: MISSING}
-
-    def write(saved: dict[Any, Any]) -> None:
-        if saved[None] is not MISSING:  # one that was never set cannot be unset
-            variable.set(saved[None])
-
-    return Slot(path, "context", read, write)
-
-
-def _state(
-    path: str, get: Callable[[], Any], put: Callable[[Any], Any] | None, kind: str = "state"
-) -> Slot:
-    """A slot of one value. ``put`` is None where it can be seen to change but not be put back."""
-
-    def write(saved: dict[Any, Any]) -> None:
-        if put is not None and not same(saved[None], get()):
-            put(saved[None])
-
-    return Slot(path, kind, lambda: {None: get()}, write)
-
-
-_ITERATORS: tuple[Any, ...] = (
-    type(iter([])),
-    type(iter(())),
-    type(iter("")),
-    type(iter(range(0))),
-    type(reversed([])),
-)
-
-
-def _position_in(iterator: Any) -> int | None:
-    """How far an iterator over a sequence has come; None where it is at its end."""
-    state = iterator.__reduce__()
-    return state[2] if len(state) > 2 else None
-
-
-def _position(generator: types.GeneratorType[Any, Any, Any]) -> int:
-    frame = generator.gi_frame
-    return frame.f_lasti if frame is not None else -1
-
-
-def _plain(state: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The state of numpy's old generator, comparable."""
-    return (state[0], tuple(state[1].tolist()), *state[2:])
-
-
-GLOBAL_GENERATORS = ("random", "torch.random", "numpy.random")
-
-
-def _generators() -> Iterator[Slot]:
-    """The generators that belong to nobody."""
-    yield _state("random", random.getstate, random.setstate, "random")
-    yield _state("torch.random", torch.get_rng_state, torch.set_rng_state, "random")
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        legacy = numpy.random
-        yield _state("numpy.random", lambda: _plain(legacy.get_state()), legacy.set_state, "random")
 
 
 def value_text(value: Any) -> str:

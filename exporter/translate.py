@@ -16,7 +16,6 @@ from torch.utils._sympy.functions import (
     CleanDiv,
     FloorDiv,
     FloorToInt,
-    IntTrueDiv,
     Max,
     Min,
     Mod,
@@ -29,6 +28,7 @@ from torch.utils._sympy.functions import (
 from ..artifacts.contract import MAX_SIZE
 from ..artifacts.expr import ARITHMETIC, ARITY, Expr, dims_of, evaluate
 from ..artifacts.prove import Span, bounds
+from ..lowering.quotients import quotient
 
 
 class Untranslatable(Exception):
@@ -99,28 +99,16 @@ def to_expr(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:
             return fold("*", *[to_expr(base, dims)] * int(power))
         raise Untranslatable("{} is not a small power", expression)
     if isinstance(expression, (CeilToInt, FloorToInt, TruncToInt)):
-        quotient = _quotient(expression.args[0], dims)
-        if quotient is not None:
-            return _rounded(type(expression), *quotient, dims)
+        parts = quotient(expression.args[0])
+        if parts is not None:
+            over = _over_positive(*(to_expr(part, dims) for part in parts))
+            return _rounded(type(expression), *over, dims)
     for relation, op in _RELATIONS.items():
         if isinstance(expression, relation):
             return fold(op, *[to_expr(_whole(side), dims) for side in expression.args])
     raise Untranslatable(
         "{} is none of the numbers and conditions that a guard can hold", expression
     )
-
-
-def _quotient(number: Any, dims: Mapping[sympy.Symbol, Expr]) -> tuple[Expr, Expr] | None:
-    """The numerator and the denominator of a float that is a quotient of integers; else None."""
-    if isinstance(number, IntTrueDiv):
-        # Of sizes, which are below 2**52, where the float is never on another side of an integer.
-        numerator, denominator = (to_expr(argument, dims) for argument in number.args)
-        return _over_positive(numerator, denominator)
-    scaled = _scaled(number)
-    if scaled is None:
-        return None
-    factor, inner, divisor = scaled
-    return fold("*", factor, to_expr(inner, dims)), divisor
 
 
 def _over_positive(numerator: Expr, denominator: Expr) -> tuple[Expr, Expr]:
@@ -167,20 +155,6 @@ def _whole(number: Any) -> Any:
     if number.is_Float and float(number).is_integer():
         return sympy.Integer(int(number))
     return number
-
-
-def _scaled(product: Any) -> tuple[int, Any, int] | None:
-    """``(3, n, 2)`` of ``1.5*n`` as floats, where the product of each size is exact; else None."""
-    if not product.is_Mul or len(product.args) != 2 or not product.args[0].is_Float:
-        return None
-    factor, inner = product.args
-    numerator, denominator = float(factor).as_integer_ratio()
-    if not isinstance(inner, ToFloat) or not 0 < numerator < _EXACT or denominator >= _EXACT:
-        return None
-    return numerator, inner.args[0], denominator
-
-
-_EXACT = 2**10
 
 
 def _sum(expression: Any, dims: Mapping[sympy.Symbol, Expr]) -> Expr:

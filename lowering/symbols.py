@@ -10,6 +10,8 @@ import sympy
 import torch
 from tvm import tirx
 
+from .quotients import quotient
+
 Size: TypeAlias = "int | sympy.Expr"
 Shape: TypeAlias = "tuple[Size, ...]"
 Scalar: TypeAlias = "bool | int | float | sympy.Expr"
@@ -110,6 +112,14 @@ _FLOAT: dict[str, Callable[..., Any]] = {
 }
 
 
+# A size that calls a function of the C library is one that relax cannot infer types with.
+_ROUNDED: dict[str, Callable[..., Any]] = {
+    "CeilToInt": lambda a, b: -tirx.floordiv(-a, b),
+    "FloorToInt": tirx.floordiv,
+    "TruncToInt": tirx.truncdiv,
+}
+
+
 class NoForm(ValueError):
     """A sympy expression has no counterpart in TIR."""
 
@@ -143,6 +153,8 @@ class Symbols:
             return _INTEGER[kind](*(self.size(argument) for argument in size.args))
         elif kind == "Piecewise":
             return self._piecewise(size)
+        elif kind in _ROUNDED and (parts := quotient(size.args[0])) is not None:
+            return _ROUNDED[kind](*(self.size(part) for part in parts))
         elif kind in ("CeilToInt", "FloorToInt", "TruncToInt", "RoundToInt"):
             rounding = {
                 "CeilToInt": tirx.ceil,

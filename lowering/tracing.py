@@ -5,7 +5,8 @@ by step. While `whole_ops` is active they give the shapes alone, through an op t
 computed: should one of them get into a graph in the place of the layer, it is refused by its name.
 The inverse short-time Fourier transform is written so that no value of a tensor is read. What the sides
 of ``torch.cond`` give needs no merging where it is alike. Assertions are kept, those without a message
-too.
+too. A slice that ends at a size of unknown sign, such as ``n - n // 3``, has a length: the example says
+on which side of zero the end is, and a guard holds it there.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table
+from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import SymIntEqByExpr, has_free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    SymIntEqByExpr,
+    has_free_unbacked_symbols,
+    has_guarding_hint,
+)
 from torch.fx.node import has_side_effect
 
 from .checks import ASSERTIONS
@@ -78,6 +84,7 @@ def whole_ops() -> Iterator[None]:
         for op, kernel in _OWN.items():
             stack.enter_context(_kernels(op, kernel))
         stack.enter_context(_merging())
+        stack.enter_context(_sided_slices())
         yield
 
 
@@ -109,6 +116,23 @@ def _form(x: torch.Tensor) -> tuple[Any, ...]:
     sizes = [SymIntEqByExpr(each) for each in (*x.shape, *x.stride(), x.storage_offset())]
     special = (x.is_quantized, x.is_sparse, x.is_conj(), x.is_neg())
     return x.dtype, x.device, x.layout, x.dim(), special, sizes
+
+
+@contextmanager
+def _sided_slices() -> Iterator[None]:
+    original = fake_impls._compute_slice_index
+
+    def compute(size: Any, index: Any) -> Any:
+        found = original(size, index)
+        if found is not None or not (isinstance(index, torch.SymInt) and has_guarding_hint(index)):
+            return found  # a number that the model computes may be on either side
+        return torch.sym_min(index, size) if index >= 0 else torch.sym_max(index + size, 0)
+
+    fake_impls._compute_slice_index = compute
+    try:
+        yield
+    finally:
+        fake_impls._compute_slice_index = original
 
 
 @contextmanager

@@ -62,6 +62,10 @@ def checked(function: Callable[..., Any], example: torch.Tensor, **ranges: Any) 
         (lambda x: F.conv1d(x[:1][None], torch.ones(2, 1, 3)), {"b": "1..9", "n": "3..9"}),
         # Of -0 torch does not know from which end it counts: served from 1 on.
         (lambda x: x + torch.ones(4, 9)[:, -x.shape[0] :].sum(), {"b": "1..9", "n": "0..9"}),
+        # Ends of unknown sign: on the side of zero that they have in the example.
+        (lambda x: x[:, : x.shape[1] - x.shape[1] // 3], {"b": "0..9", "n": "0..9"}),
+        (lambda x: x[:, : -(x.shape[1] // 3)], {"b": "0..9", "n": "3..9"}),
+        (lambda x: x[:, : 7 - x.shape[1]], {"b": "0..9", "n": "0..7"}),
         # What torch's shape functions do not look at.
         (lambda x: F.avg_pool1d(x[None], 2, padding=1), {"b": "1..9", "n": "1..9"}),
         (lambda x: F.interpolate(x[None], scale_factor=1.5), {"b": "1..9", "n": "1..9"}),

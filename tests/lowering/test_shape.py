@@ -104,6 +104,30 @@ def test_tensors_made_from_sizes(agree) -> None:
     agree(CREATIONS, (floats(4, 6),), (floats(1, 1),), (floats(9, 3),))
 
 
+# Relax knows no types of sizes that call a function, such as the one that cuts a float off.
+QUOTIENTS = [
+    lambda x: x[: int(x.shape[0] / 3)] * 2,
+    lambda x: x[int(x.shape[1] * 0.75) :] + 1,
+    lambda x: x.new_zeros(int(x.shape[0] / 2), int(x.shape[1] * 1.5)) + x.sum(),
+    lambda x: torch.arange(int(x.shape[0] / x.shape[1])) * 2,
+]
+
+SIDED = [
+    lambda x: x[: x.shape[0] - x.shape[0] // 3] * 2,
+    lambda x: x[: -(x.shape[0] // 3)] + 1,
+    lambda x: x[x.shape[1] - x.shape[0] :, x.shape[0] - 2 : x.shape[0] - x.shape[0] % 3],
+    lambda x: x.clone().index_fill_(0, torch.arange(1), 3.0)[: 12 - x.shape[0]].relu(),
+]
+
+
+def test_sizes_that_are_quotients_cut_off(agree) -> None:
+    agree(QUOTIENTS, *((floats(*size),) for size in [(7, 4), (3, 2), (2, 9), (12, 5)]))
+
+
+def test_slices_whose_ends_hang_on_sizes(agree) -> None:
+    agree(SIDED, *((floats(*size),) for size in [(5, 7), (3, 3), (11, 12), (8, 8)]))
+
+
 def test_numbers_meet_tensors_made_of_sizes(agree) -> None:
     functions = [
         lambda x: torch.arange(x.shape[0]) * x.shape[1],
