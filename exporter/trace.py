@@ -131,7 +131,7 @@ def trace(
         if axes is not None and any(dims_of(axis) for axis in axes):
             collection[leaf] = [_dim_hint(axis, requests) for axis in axes]
     dynamic = collection.dynamic_shapes(module, args, kwargs) if len(collection) else None
-    zeros = zeros and _may_be_zero(shapes, requests)
+    zeros = zeros and may_be_zero(shapes, requests)
     with recording_divisors() as divisors, _sizes_of_zero(zeros):
         program, strict = _export(module, args, kwargs, dynamic)
     _require_followed(module, program)
@@ -275,7 +275,7 @@ def _dim_hint(axis: Expr, requests: Mapping[str, Request]) -> Any:
     return Dim.AUTO(min=span.lo, max=span.hi)
 
 
-def _may_be_zero(shapes: Sequence[AxisExprs | None], requests: Mapping[str, Request]) -> bool:
+def may_be_zero(shapes: Sequence[AxisExprs | None], requests: Mapping[str, Request]) -> bool:
     """Whether the ranges asked for hold a call with a dynamic axis of size 0."""
     spans = {name: request.span for name, request in requests.items()}
     sizes = [axis for axes in shapes for axis in axes or () if dims_of(axis)]

@@ -23,7 +23,7 @@ from .sessions import draws, require_states
 from .source import Source
 from .stages import Stages
 from .state import preserved
-from .trace import Trace, trace
+from .trace import Trace, may_be_zero, trace
 from .translate import substitute
 
 
@@ -46,7 +46,7 @@ def _traced(
     try:
         with stages("trace"), preserved(source.module):
             # What is refused already is only followed as far as it can name more to mend.
-            traced = _trace(source, prepared, decomposed=not rehearsal.errors)
+            traced = _first(source, prepared, decomposed=not rehearsal.errors)
     except ExportError as error:
         if all(each.code in _RANGES for each in error.diagnostics):
             raise ExportError(_with_tries(error, source, prepared)) from error
@@ -63,7 +63,7 @@ def _traced(
         if not traced.strict:
             with preserved(source.module):
                 reseed(1)
-                require_repeatable(traced, _trace(source, prepared))
+                require_repeatable(traced, _trace(source, prepared, zeros=traced.zeros))
     try:
         with stages("derive the contract"):
             traced, derived = _derived(source, traced, prepared, narrow)
@@ -98,6 +98,21 @@ def _derived(
 
 
 _RANGES = ("TC201", "TC210")  # refusals of a range, not of the model
+
+
+def _first(source: Source, prepared: Prepared, *, decomposed: bool = True) -> Trace:
+    """A trace with sizes of 0, where the ranges hold them; without, where torch cannot take them:
+    its shape functions may not know what ``x[:, :1]`` broadcasts to."""
+    try:
+        return _trace(source, prepared, decomposed=decomposed)
+    except ExportError as error:
+        of_ranges = all(each.code in _RANGES for each in error.diagnostics)
+        if of_ranges or not decomposed or not may_be_zero(prepared.shapes, prepared.requests):
+            raise
+        try:
+            return _trace(source, prepared, zeros=False)
+        except ExportError:  # sizes of 0 are not the reason
+            raise error from None
 
 
 def _trace(
@@ -154,7 +169,7 @@ def _with_tries(error: ExportError, source: Source, prepared: Prepared) -> tuple
     if not all(each.code in _RANGES for each in error.diagnostics):
         return error.diagnostics
     try:
-        traced = _trace(source, prepared)
+        traced = _first(source, prepared)
         retrace = _retracer(source, traced, prepared.requests)
         narrowed = derive(traced, prepared.requests, retrace, narrow=True)
         smaller = {
@@ -170,7 +185,7 @@ def _with_tries(error: ExportError, source: Source, prepared: Prepared) -> tuple
     tried = f"--dynamic {typed}   (tried, works)   or --narrow"
     try:
         again = Prepared(prepared.bound, prepared.shapes, prepared.sizes, smaller)
-        traced = _trace(source, again)
+        traced = _first(source, again)
         derive(traced, smaller, _retracer(source, traced, smaller), narrow=False)
     except ExportError:  # no box of sizes holds all that can be served
         tried = "--narrow   (tried, works: what is needed is checked at every call)"

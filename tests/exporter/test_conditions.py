@@ -66,6 +66,8 @@ def checked(function: Callable[..., Any], example: torch.Tensor, **ranges: Any) 
         (lambda x: x[:, : x.shape[1] - x.shape[1] // 3], {"b": "0..9", "n": "0..9"}),
         (lambda x: x[:, : -(x.shape[1] // 3)], {"b": "0..9", "n": "3..9"}),
         (lambda x: x[:, : 7 - x.shape[1]], {"b": "0..9", "n": "0..7"}),
+        # What the trace cannot take where a size may be 0.
+        (lambda x: torch.where(x[:, :1] > 0, x, -1.0), {"b": "0..9", "n": "1..9"}),
         # What torch's shape functions do not look at.
         (lambda x: F.avg_pool1d(x[None], 2, padding=1), {"b": "1..9", "n": "1..9"}),
         (lambda x: F.interpolate(x[None], scale_factor=1.5), {"b": "1..9", "n": "1..9"}),
