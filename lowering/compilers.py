@@ -2,7 +2,8 @@
 
 To import torch and TVM takes some seconds. One process does so once, while the model is traced, and
 forks for each program that is to be lowered: a crash of TVM or of LLVM ends the fork alone, and each
-program finds the state in which all others found it. It ends when this process does, however that ends.
+program finds the state in which all others found it. It ends when this process does, however that ends,
+and when nothing was asked of it for a while.
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ class _Compiler:
 
     def run(
         self, request: Path, progress: Callable[[str, float | None], None]
-    ) -> tuple[int, bytes]:
+    ) -> tuple[int, bytes] | None:
         """Lower what a request asks for.
 
         Returns:
-            the exit status, or the negative number of the signal that ended it; what it said.
+            the exit status, or the negative number of the signal that ended it; what it said. None: it
+            had waited for too long, and ended before it read the order.
         """
         errors = request.with_suffix(".stderr")
         errors.touch()
@@ -72,7 +74,8 @@ class _Compiler:
             if isinstance(told, Ended):
                 return told.status, errors.read_bytes()
             progress(told.stage, told.seconds)
-        return self._process.wait(), self._errors.read_bytes() + errors.read_bytes()
+        status = self._process.wait()
+        return (status, self._errors.read_bytes()) if status else None
 
     @property
     def is_alive(self) -> bool:
@@ -85,7 +88,7 @@ class _Compiler:
 
     def end(self) -> None:
         """With all that it has started."""
-        with contextlib.suppress(ProcessLookupError):
+        if self._process.poll() is None:  # else its number may be another's by now
             os.killpg(self._process.pid, signal.SIGKILL)
         self._close()
         self._process.wait()
@@ -118,14 +121,16 @@ def run(request: Path, progress: Callable[[str, float | None], None]) -> tuple[i
         the exit status of the process, or the negative number of the signal that ended it, and the
         bytes that it wrote to stderr.
     """
-    compiler = _taken()
-    try:
-        ended = compiler.run(request, progress)
-    except BaseException:
-        compiler.end()
-        raise
-    _give_back(compiler)
-    return ended
+    while True:
+        compiler = _taken()
+        try:
+            ended = compiler.run(request, progress)
+        except BaseException:
+            compiler.end()
+            raise
+        _give_back(compiler)
+        if ended is not None:
+            return ended
 
 
 def _taken() -> _Compiler:

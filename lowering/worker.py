@@ -51,19 +51,31 @@ def _tell(what: Progress | Ended) -> None:
     print(msgspec.json.encode(what).decode(), flush=True)
 
 
+# A process that holds the compiler has 250 MB of its own, and is started in seconds.
+IDLE_SECONDS = 120
+
+
 def serve() -> None:
-    """Do what comes by stdin, an order after another, until there is nobody who could send one."""
+    """Do what comes by stdin, an order after another, until there is nobody who could send one, or
+    nobody has for a while."""
     folder = Path.cwd()
     _load()
     if threading.active_count() != 1 or len(os.listdir("/proc/self/task")) != 1:
         raise AssertionError("the compiler starts threads where it is imported: no fork has them")
-    while line := sys.stdin.buffer.readline():
+    while line := _next_order():
         order = msgspec.json.decode(line, type=Order)
         child = os.fork()
         if child == 0:
             _follow(order)
         _tell(Ended(_status_of(child)))
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _next_order() -> bytes:
+    """A line; b"" where none comes."""
+    # One is written when the one before is done: there is never a second one in the buffer.
+    ready, _, _ = select.select([sys.stdin], [], [], IDLE_SECONDS)
+    return sys.stdin.buffer.readline() if ready else b""
 
 
 def _follow(order: Order) -> None:

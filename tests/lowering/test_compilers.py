@@ -121,6 +121,30 @@ def test_a_fork_of_the_caller_has_none_and_leaves_the_callers(tmp_path: Path) ->
     assert held() == first
 
 
+def test_one_that_nothing_is_asked_of_ends_and_another_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    # Two seconds in place of two minutes.
+    (site / "sitecustomize.py").write_text(
+        "import select\nwait = select.select\n"
+        "def sooner(*args):\n"
+        "    assert len(args) == 3 or args[3] > 60\n"
+        "    return wait(*args[:3], *(2 for _ in args[3:]))\n"
+        "select.select = sooner\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+    lower_one(tmp_path / "a")
+    (left,) = compilers._idle
+    first = held()
+    assert gone(first)
+    # It may end between the look at it and the order.
+    assert left.run(tmp_path / "a" / "request.json", lambda stage, seconds: None) is None
+    lower_one(tmp_path / "b")
+    assert held() != first
+
+
 @pytest.mark.parametrize("how", ["ends", "is killed"])
 def test_it_ends_with_the_process_that_started_it(how: str, tmp_path: Path) -> None:
     code = (
