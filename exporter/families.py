@@ -70,6 +70,11 @@ FAMILIES: dict[str, Family] = {
         "an assertion on the values of a tensor has a form that cannot be kept",
         ("assert (x > 0).all(): all() or any() of a tensor, without `not`, `and` and `or`",),
     ),
+    "classes": Family(
+        "TC107",
+        "one_hot() without num_classes looks for the largest class in the data",
+        ("say how many classes there are: one_hot(ids, num_classes)",),
+    ),
     "number": Family(
         "TC107",
         "a tensor is turned into Python numbers",

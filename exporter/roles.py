@@ -52,6 +52,8 @@ def branch_family(file: str, line: int) -> str:
     for role, family in (("assert", "assert"), ("raise", "raise"), ("while", "loop")):
         if role in found:
             return family
+    if "classes" in found:
+        return "classes"
     if "branch" in found or not found:
         return "branch"
     return "lookup" if "index" in found else "number"
@@ -87,6 +89,8 @@ def _of(node: ast.AST, part: ast.AST) -> Iterator[str]:
             yield "count"
         elif isinstance(inner, ast.Subscript) and _reads_one(inner):
             yield "index"
+        elif isinstance(inner, ast.Call) and _counts_classes(inner):
+            yield "classes"
         elif isinstance(inner, ast.Call) and getattr(inner.func, "id", "") == "range":
             yield "count"
         if _decides(inner):
@@ -104,6 +108,12 @@ def _decides(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return getattr(node.func, "id", "") in _DECIDES
     return isinstance(node, (ast.IfExp, ast.BoolOp))
+
+
+def _counts_classes(call: ast.Call) -> bool:
+    """Whether ``one_hot`` is left to find out from the data how many classes there are."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    return name == "one_hot" and len(call.args) == 1 and not call.keywords
 
 
 def _reads_one(node: ast.Subscript) -> bool:

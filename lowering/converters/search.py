@@ -9,7 +9,6 @@ from tvm.tirx.script.builder import ir as T
 
 from ..context import Context, Unsupported, result_dtype
 from ..kernels.prim_func import let, local, parallel, serial, store
-from ..kernels.sort import before
 from ..symbols import Scalar, Size, product
 from ..tensor import Tensor
 from .elementwise import dtype_of_result
@@ -33,14 +32,9 @@ def search(ctx: Context, rows: Tensor, values: Tensor, right: bool) -> Tensor:
             with T.While(low[0] < high[0]):
                 middle = let(tirx.truncdiv(low[0] + high[0], tirx.IntImm("int64", 2)))
                 element = let(inputs[0][i, middle])
-                if right:
-                    ahead = tirx.EQ(
-                        before(value, element, descending=False).astype("int8"),
-                        tirx.const(0, "int8"),
-                    )
-                else:
-                    ahead = before(element, value, descending=False)
-                with T.If(ahead):
+                beyond = element > value if right else element >= value
+                # Not the opposite comparison: what is no number is passed by, as in torch.
+                with T.If(tirx.EQ(beyond.astype("int8"), tirx.const(0, "int8"))):
                     with T.Then():
                         store(low, middle + tirx.IntImm("int64", 1), 0, lanes=1)
                     with T.Else():

@@ -161,3 +161,17 @@ def test_what_is_divided_by_no_elements_is_no_number(agree, rows: int) -> None:
             return [*torch.var_mean(x), *rest]
 
     agree(Fixed(), (torch.randn(rows, 3),), dynamic={"x": {}})
+
+
+def test_a_search_passes_by_what_is_no_number(agree) -> None:
+    nan = float("nan")
+    functions = [
+        lambda x, row: torch.bucketize(x, row),
+        lambda x, row: torch.bucketize(x, row, right=True),
+        lambda x, row: torch.searchsorted(row.expand(x.shape[0], -1).contiguous(), x),
+        lambda x, row: torch.bucketize(x.half(), row.half()),
+        lambda x, row: torch.bucketize(x.bfloat16(), row.bfloat16(), right=True),
+    ]
+    values = torch.tensor([[nan, -1.0, 0.0], [0.5, 2.0, float("inf")]])
+    rows = [[-1.0, 0.0, 0.5, nan], [nan], [nan, 0.0], [3.0, nan, 1.0, nan, 0.0], [nan, nan]]
+    agree(functions, *((values, torch.tensor(row)) for row in rows))
