@@ -3,10 +3,11 @@
 Recurrent layers stay whole, with their number of steps dynamic: torch's shape functions run them step
 by step. While `whole_ops` is active they give the shapes alone, through an op that cannot be
 computed: should one of them get into a graph in the place of the layer, it is refused by its name.
-The inverse short-time Fourier transform is written so that no value of a tensor is read. What the sides
-of ``torch.cond`` give needs no merging where it is alike. Assertions are kept, those without a message
-too. A slice that ends at a size of unknown sign, such as ``n - n // 3``, has a length: the example says
-on which side of zero the end is, and a guard holds it there.
+The inverse short-time Fourier transform is written so that no value of a tensor is read, and
+``take_along_dim`` so that no size is. What the sides of ``torch.cond`` give needs no merging where it
+is alike. Assertions are kept, those without a message too. A slice that ends at a size of unknown
+sign, such as ``n - n // 3``, has a length: the example says on which side of zero the end is, and a
+guard holds it there.
 """
 
 from __future__ import annotations
@@ -73,7 +74,24 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.rnn_tanh.input: _of_others,
     torch.ops.aten.rnn_relu.input: _of_others,
 }
-_OWN: dict[Any, Callable[..., Any]] = {**_SHAPES, torch.ops.aten.istft.default: istft}
+
+
+def _taken_along(x: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """`torch.take_along_dim`, whose own code reads sizes as numbers, which fixes them."""
+    if dim is None:
+        return x.reshape(-1).gather(0, indices.reshape(-1))
+    dim %= x.dim()
+    rest = [*x.shape[:dim], indices.shape[dim], *x.shape[dim + 1 :]]
+    shape = torch.broadcast_shapes(rest, indices.shape)
+    whole = [*shape[:dim], x.shape[dim], *shape[dim + 1 :]]
+    return x.expand(whole).gather(dim, indices.expand(shape))
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    **_SHAPES,
+    torch.ops.aten.istft.default: istft,
+    torch.ops.aten.take_along_dim.default: _taken_along,
+}
 _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
 

@@ -42,6 +42,18 @@ def test_positions_that_are_an_input_are_reported_too(agree) -> None:
     assert compiled.answer.main.indexing == ("embedding",)
 
 
+def test_values_taken_along_an_axis(agree) -> None:
+    functions = [
+        lambda x, i: torch.take_along_dim(x, i % 2, 1),
+        lambda x, i: torch.take_along_dim(x, i[:, :1] % 2, 0),
+        lambda x, i: torch.take_along_dim(x, i[:1] % 2, -1),
+        lambda x, i: torch.take_along_dim(x, i % 4),
+        lambda x, i: torch.take_along_dim(x, x.argsort(1, descending=True), 1),
+    ]
+    sizes = [(3, 4), (2, 2), (5, 3)]
+    agree(functions, *((torch.randn(n, m), torch.randint(0, 99, (n, m))) for n, m in sizes))
+
+
 def test_gathers(agree) -> None:
     functions = [
         lambda x, i: x.gather(1, i % 3),
