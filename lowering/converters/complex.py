@@ -188,7 +188,9 @@ def convert_complex_full(
 @complex_converter("aten.cat.default", "aten.stack.default")
 def convert_join(ctx: Context, tensors: Sequence[Value], dim: int) -> Complex:
     dtype = dtype_of_parts(ctx)
-    whole = [complex_of(ctx, tensor, dtype) for tensor in tensors if tensor.shape != (0,)]
+    # torch passes over tensors of shape (0,), whatever the rank of the others.
+    tensors = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors
+    whole = [complex_of(ctx, tensor, dtype) for tensor in tensors]
     rank = len(as_shape(ctx.expected().shape))
     axis = dim % rank
     if whole[0].rank < rank:

@@ -10,6 +10,7 @@ from tvm import tirx
 from ..context import Context, Unsupported
 from ..symbols import Size, as_shape
 from ..tensor import Tensor
+from .elementwise import is_float
 from .registry import converter
 
 _INDEX = "int64"
@@ -39,6 +40,12 @@ def _hidden(value: Any) -> Any:
 
 def _clipped(value: Any, size: Any) -> Any:
     return tirx.max(tirx.min(value, size - _int(1)), _int(0))
+
+
+def _require_floats(x: Tensor) -> None:
+    """Eager mixes bytes by weights of 16 bits, rounded in the one or the other way, by the CPU."""
+    if not is_float(x.dtype):
+        raise Unsupported(f"of {x.dtype}", "x.float(), and round() of the result")
 
 
 @converter(
@@ -96,6 +103,7 @@ def convert_linear(
     align_corners: bool,
     scale_factors: Sequence[Any] | None,
 ) -> Tensor:
+    _require_floats(input)
     dtype = input.dtype
     shape = as_shape(ctx.expected().shape)
     factors = scale_factors or (None,) * (input.rank - 2)
@@ -149,6 +157,7 @@ def convert_bicubic(
     align_corners: bool,
     scale_factors: Sequence[Any] | None,
 ) -> Tensor:
+    _require_floats(input)
     dtype = input.dtype
     shape = as_shape(ctx.expected().shape)
     factors = scale_factors or (None, None)

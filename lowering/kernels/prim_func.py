@@ -162,8 +162,7 @@ def mod(a: Expr, b: Expr) -> Expr:
 
 
 def _at_least_one(divisor: Expr) -> Expr:
-    divisor = index(divisor)
-    return divisor if isinstance(divisor, tirx.IntImm) else tirx.max(divisor, index(1))
+    return tirx.max(index(divisor), index(1))  # of numbers, TVM gives the number
 
 
 def ceil_div(value: Expr, divisor: int) -> Expr:

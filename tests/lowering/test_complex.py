@@ -154,3 +154,12 @@ def test_short_time_transforms(agree) -> None:
 
     functions = [lambda x: spectrum(x).abs(), spectrum, back, part]
     agree(functions, (torch.randn(2, 50),), (torch.randn(1, 41),), (torch.randn(3, 73),))
+
+
+def test_complex_tensors_of_no_elements_are_joined(agree) -> None:
+    class Joined(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            return torch.cat([x, x]), torch.stack([x, x]), torch.cat([x, y])
+
+    call = (torch.zeros(0, dtype=torch.complex64), torch.randn(2, 3, dtype=torch.complex64))
+    agree(Joined(), call, dynamic={"x": {}, "y": {}})

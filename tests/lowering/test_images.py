@@ -1,8 +1,11 @@
 """Windows, resampling and transposed convolutions, over sizes that vary."""
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from tcexport.artifacts.errors import ExportError
 
 AUTO = torch.export.Dim.AUTO
 
@@ -105,3 +108,10 @@ def test_images_read_at_places_that_are_data(agree) -> None:
     ]
     axes = ({0: AUTO, 2: AUTO, 3: AUTO}, {0: AUTO, 2: AUTO})
     agree(functions, *calls, dynamic=(axes,), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_bytes_are_not_mixed(agree, mode: str) -> None:
+    images = torch.randint(0, 255, (1, 3, 8, 8), dtype=torch.uint8)
+    with pytest.raises(ExportError, match=r"TC501.*of uint8[\s\S]*x\.float\(\)"):
+        agree([lambda x: F.interpolate(x, size=(5, 5), mode=mode)], (images,))

@@ -135,3 +135,11 @@ def test_numbers_meet_tensors_made_of_sizes(agree) -> None:
         lambda x: torch.arange(x.shape[0] * 2) // x.shape[1] + 1,
     ]
     agree(functions, (torch.randn(3, 4),), (torch.randn(5, 1),))
+
+
+def test_a_flip_beside_an_axis_of_no_elements(agree) -> None:
+    class Flipped(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [x.flip(0), x.flip(()), x.flip(2)]
+
+    agree(Flipped(), (torch.randn(5, 0, 10),), dynamic={"x": {}})
