@@ -138,7 +138,7 @@ DATA_PARTS = [
     Part("filtered", Filtered(), (rows(5, 3), rows(5) > 0), {"0": ("n", None), "1": ("n",)},
          {"n": (0, 12)}, finite=True, summed=True),
     Part("ends of inputs", Sliced(), (torch.tensor(1), torch.tensor(3), rows(7, 2)),
-         {"2": ("n", None)}, {"n": (0, 9)}, {"0": (0, 3), "1": (0, 9)}),
+         {"2": ("n", None)}, {"n": (0, 9)}, {"0": (0, 1), "1": (1, 4)}),
     Part("sizes of inputs", Sized(), (torch.tensor(3), rows(6)), {"1": ("n",)}, {"n": (1, 12)},
          {"0": (1, 4)}),
     Part("summed", Summed(), (rows(5).abs(), torch.tensor([1, 2, 0, 2])), {"0": ("n",), "1": ("m",)},
