@@ -131,6 +131,8 @@ def _structure(spec: pytree.TreeSpec, indices: Any, path: str) -> Node:
         return ListNode(items)
     if pytree.is_namedtuple_class(kind):
         return NamedTupleNode(kind.__name__, tuple(kind._fields), items)
+    if pytree.is_structseq_class(kind):  # what x.max(1) gives
+        return NamedTupleNode(kind.__name__, tuple(kind.__match_args__), items)
     if isinstance(kind, type) and issubclass(kind, dict):
         # dict, OrderedDict and the ModelOutput of transformers: all come back as a dict.
         keys = tuple(context[1] if kind is defaultdict else context)

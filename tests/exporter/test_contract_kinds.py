@@ -408,3 +408,17 @@ def test_a_bare_dim_gets_the_widest_range_and_says_what_limits_it(tmp_path: Path
     assert dims["seq"].hi_from.location is not None
     assert "self.table[: x.shape[1]]" in dims["seq"].hi_from.location.text
     assert (dims["b"].lo, dims["b"].hi) == (1, None)
+
+
+class Largest(nn.Module):
+    def forward(self, x):
+        return x.max(1), {"sorted": x.sort(dim=1, stable=True)}
+
+
+def test_what_an_op_gives_by_name_comes_back_by_name(export_once: Callable[..., Path]) -> None:
+    options: dict[str, Any] = {"axes": {"x": ("b", "n")}, "dynamic": {"b": (1, 9), "n": (1, 9)}}
+    model = tcexport.load(export_once("names", Largest().eval(), (rows(3, 5),), **options))
+    largest, rest = model(rows(2, 4))
+    want, wanted = Largest()(rows(2, 4))
+    assert torch.equal(largest.values, want.values) and torch.equal(largest.indices, want.indices)
+    assert torch.equal(rest["sorted"].indices, wanted["sorted"].indices)
