@@ -60,7 +60,10 @@ def symbols_of(sizes: Iterable[Any]) -> set[str]:
 
 
 def wrapped(value: bool | int | float, dtype: str) -> bool | int | float:
-    """An int as a dtype of ints holds it, modulo 2**bits; anything else as it is."""
+    """An int as a dtype of ints holds it, modulo 2**bits; of bools, whether it is not 0; anything else
+    as it is."""
+    if dtype == "bool":
+        return bool(value)
     kind = dtype.rstrip("0123456789")
     if kind not in ("int", "uint") or type(value) is not int:
         return value

@@ -269,3 +269,8 @@ def test_zero_times_what_is_no_number_is_none(agree) -> None:
         *(lambda x: x.half() * 0, lambda x: x.bfloat16() * 0, lambda x: 0 / x.double()),
     )
     agree(functions, (x,))
+
+
+def test_a_number_among_bools_is_whether_it_is_not_zero(agree) -> None:
+    x = torch.tensor([True, False, True])
+    agree([lambda x: x.masked_fill(x, 10), lambda x: torch.full_like(x, 2), lambda x: x | 2], (x,))
