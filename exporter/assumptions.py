@@ -286,7 +286,7 @@ def _counts(
     found: dict[str, Span] = {}
     for symbol, node in bound_numbers(traced.program):
         value, name = node.meta.get("val"), numbers.get(symbol)
-        if not isinstance(value, torch.Tensor) or not isinstance(name, str):
+        if not isinstance(value, (torch.Tensor, tuple, list)) or not isinstance(name, str):
             continue
         most, shapes = math.inf, searched(node)
         if shapes:
