@@ -64,7 +64,7 @@ class Sized(nn.Module):
         n = k.item()
         torch._check(n >= 1)
         torch._check(x.shape[0] % n == 0)
-        return x.new_zeros(n, 2), torch.arange(n), x.reshape(n, -1), x[:1].expand(n).clone()
+        return x.new_zeros(n, 2), torch.arange(n), x.reshape(n, -1), x.sum().expand(n) + 1
 
 
 class Summed(nn.Module):
@@ -140,7 +140,7 @@ DATA_PARTS = [
     Part("ends of inputs", Sliced(), (torch.tensor(1), torch.tensor(3), rows(7, 2)),
          {"2": ("n", None)}, {"n": (0, 9)}, {"0": (0, 1), "1": (1, 4)}),
     Part("sizes of inputs", Sized(), (torch.tensor(3), rows(6)), {"1": ("n",)}, {"n": (1, 12)},
-         {"0": (1, 4)}),
+         {"0": (1, 4)}, summed=True),
     Part("summed", Summed(), (rows(5).abs(), torch.tensor([1, 2, 0, 2])), {"0": ("n",), "1": ("m",)},
          {"n": (0, 9), "m": (0, 9)}, {"1": (-2, 4)}, finite=True),
     Part("demanded", Demanded(), (-rows(5).abs(), ids(3, 4) + 3), {"0": ("n",), "1": ("m",)},
