@@ -88,7 +88,7 @@ def derive(
     by_expr = {guard.expr: guard for guard in reversed(found)}  # of equal ones, the first
     guards = tuple(reversed(by_expr.values()))
     fitted = fit(requests, traced.sizes, guards)
-    _tell(guards, value_guards, requests, fitted)
+    _tell(guards, requests, fitted)
     notes = judge(fitted, requests, admitted.untried, narrow=narrow)
     contract = Contract(
         dims=(*_dims(traced, requests, fitted), *_value_dims(assumptions)),
@@ -101,32 +101,34 @@ def derive(
         computed_guards=computed_guards,
     )
     assumed.require_no_more()
+    _tell_values(contract)
     symbols = {str(symbol): expr for symbol, expr in assumptions.symbols.items()}
     return Derived(contract, symbols, fitted, notes, assumptions.words)
 
 
-def _tell(
-    guards: Sequence[Guard],
-    value_guards: Sequence[IndexGuard],
-    requests: Mapping[str, Request],
-    fitted: Fit,
-) -> None:
+def _tell(guards: Sequence[Guard], requests: Mapping[str, Request], fitted: Fit) -> None:
     """What was found, for TCEXPORT_LOGS=guards,dynamic."""
     found, ranges = log("guards"), log("dynamic")
     if found is not None:
         for guard in guards:
             kept = "checked at each call" if guard in fitted.guards else "held by the ranges"
             found.info("%s  from: %s  (%s)", render(guard.expr), guard.origin, kept)
-        for each in value_guards:
-            found.info(
-                "%s <= values <= %s  from: %s", render(each.lo), render(each.hi), each.origin
-            )
     if ranges is not None:
         for name, span in fitted.spans.items():
             limits = fitted.limits[name]
             needs = [render(each.expr) for each in (limits.lo, limits.hi, limits.step) if each]
             why = f", limited by {' and '.join(dict.fromkeys(needs))}" if needs else ""
             ranges.info("%s: asked %s, found %s%s", name, requests[name].span, span, why)
+
+
+def _tell_values(contract: Contract) -> None:
+    """The guards on values, in the user's names, for TCEXPORT_LOGS=guards."""
+    found = log("guards")
+    if found is not None:
+        for each in contract.index_guards:
+            path = contract.inputs[each.input].path
+            low, high = render(each.lo), render(each.hi)
+            found.info("%s <= %s <= %s, each value  from: %s", low, path, high, each.origin)
 
 
 def _without_implied(fitted: Fit, assumptions: Assumptions) -> tuple[Guard, ...]:

@@ -165,7 +165,7 @@ def _unserved(profile: Profile, contract: Contract) -> Diagnostic | None:
                 "TC220",
                 f"{name}={span_text(span)} is not served: {name} is {dim.span()}",
                 location=origin.location,
-                notes=(f"from: {origin}",),
+                notes=() if origin.location else (f"from: {origin}",),
                 tries=("a size that the bundle serves", "a wider --dynamic"),
             )
     return None

@@ -15,6 +15,7 @@ from ..artifacts.container import open_bundle
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.names import suggestions
 from .bench_names import BUNDLE, RUNTIMES
+from .pictures import require_svg
 from .progress import Progress
 from .sources import output_options
 
@@ -132,6 +133,8 @@ def command(
             Diagnostic("TC008", "--axes and --train are for the export that --strategies makes")
         )
     wanted = _runtimes(runtimes, against)
+    if plot is not None:
+        require_svg("--plot", plot)
     for path in (plot, output):
         if path is not None and not path.parent.is_dir():
             raise UsageError(

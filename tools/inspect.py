@@ -18,6 +18,7 @@ from ..artifacts.manifest import Manifest, Member, contract_of, memory_unknown
 from ..artifacts.names import printable
 from .failures import in_colour
 from .partition import VARIANT_HEADS, svg, variant_rows
+from .pictures import require_svg
 from .tables import guard_rows, input_rows, limits, output_rows, size_text
 
 
@@ -39,6 +40,8 @@ from .tables import guard_rows, input_rows, limits, output_rows, size_text
 )
 def command(bundle: Path, guards: bool, partition: Path | None, form: str) -> None:
     """Show inputs, dims, guards, outputs, variants, targets, members and provenance of BUNDLE."""
+    if partition is not None:
+        require_svg("--partition", partition)
     with open_bundle(bundle) as opened:
         manifest = opened.manifest
     if partition is not None:

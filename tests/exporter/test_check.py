@@ -89,6 +89,39 @@ def test_variants_and_arms_are_looked_at_as_an_export_does(tmp_path: Path) -> No
     assert refused.value.code == "TC506"
 
 
+def test_a_variant_beyond_the_trace_names_the_line_that_limits_it_once() -> None:
+    found = tcexport.check(
+        Arms().eval(), (ROWS,), axes=AXES, dynamic={"rows": None}, specialize={"rows": 9}
+    )
+    (beyond,) = found.errors
+    assert beyond.code == "TC220" and "rows=9 is not served: rows is 1..8" in beyond.message
+    assert beyond.location is not None and "if x.shape[0] > 8:" in beyond.location.text
+    assert beyond.notes == (), "the line is told as the location"
+
+
+def test_the_log_tells_the_guards_of_values_by_the_names_of_the_inputs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Looked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(30, 4)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.table(ids)
+
+    tcexport.set_logs(guards=True)
+    try:
+        found = tcexport.check(
+            Looked().eval(), (torch.arange(5),), axes={"ids": ("n",)}, dynamic={"n": None}
+        )
+    finally:
+        tcexport.set_logs()
+    assert not found.errors
+    told = capsys.readouterr().err
+    assert "0 <= ids <= 29, each value  from: return self.table(ids)" in told
+
+
 def test_what_needs_no_computing_is_told_apart() -> None:
     class Folded(nn.Module):
         def __init__(self) -> None:

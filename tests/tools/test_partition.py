@@ -74,6 +74,17 @@ def test_the_picture_has_a_part_for_each_variant_the_first_on_top(
     assert {"seq (without end)", "batch", "1. one: seq 128"} <= set(texts)
 
 
+def test_a_picture_is_not_written_under_the_name_of_another_kind(
+    bundle: Path, tmp_path: Path, capsys
+) -> None:
+    picture = tmp_path / "p.png"
+    assert run_command(["inspect", str(bundle), "--partition", str(picture)]) == 2
+    told = capsys.readouterr().err
+    assert "[TC008]" in told and "pictures are written as .svg" in told
+    assert f"try: --partition {tmp_path / 'p.svg'}" in told
+    assert not picture.exists()
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
