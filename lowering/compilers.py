@@ -11,13 +11,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,8 @@ _READ_AT_START = (
 # A fixed hash seed: sets of names are walked in the same order at every export. OpenBLAS, which numpy
 # brings, starts its threads where it is imported, and a fork would not have them.
 _SET_AT_START = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
+
+_LOOK_MS = 200
 
 
 class _Compiler:
@@ -69,13 +72,30 @@ class _Compiler:
         with contextlib.suppress(BrokenPipeError):  # it ended before: what it said is the answer
             self._process.stdin.write(msgspec.json.encode(order) + b"\n")
             self._process.stdin.flush()
-        for line in self._process.stdout:
+        for line in self._lines():
             told = msgspec.json.decode(line, type=Progress | Ended)
             if isinstance(told, Ended):
                 return told.status, errors.read_bytes()
             progress(told.stage, told.seconds)
         status = self._process.wait()
         return (status, self._errors.read_bytes()) if status else None
+
+    def _lines(self) -> Iterator[bytes]:
+        """Each as it comes. To read and wait would be deaf to an interrupt that another thread of this
+        process is chosen for, such as a progress bar's."""
+        assert self._process.stdout is not None
+        place = self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(place, select.POLLIN)
+        rest = b""
+        while True:
+            if not poll.poll(_LOOK_MS):
+                continue
+            data = os.read(place, 1 << 16)
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
 
     @property
     def is_alive(self) -> bool:
