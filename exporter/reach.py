@@ -6,6 +6,7 @@ are followed through globals and closures. Library code is the border: it is not
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
 import types
@@ -21,12 +22,15 @@ from ..lowering.locations import is_library
 @dataclass
 class Reached:
     """``functions`` by their code; ``globals``: (a module's namespace, its name, a name in it);
-    ``cells``: closure cells by the name of their variable; ``classes``: the user's classes."""
+    ``cells``: closure cells by the name of their variable; ``classes``: the user's classes;
+    ``stored``: attributes of modules, classes and functions that the code names and may assign,
+    whosever they are: (owner's id, attribute): (owner, attribute, the owner's name)."""
 
     functions: dict[types.CodeType, types.FunctionType] = field(default_factory=dict)
     globals: dict[tuple[int, str], tuple[dict[str, Any], str]] = field(default_factory=dict)
     cells: dict[int, tuple[types.CellType, str]] = field(default_factory=dict)
     classes: dict[int, type] = field(default_factory=dict)
+    stored: dict[tuple[int, str], tuple[Any, str, str]] = field(default_factory=dict)
 
 
 def reach(module: torch.nn.Module) -> Reached:
@@ -64,6 +68,20 @@ def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from codes_in(constant)
+
+
+def _stored_in(code: types.CodeType) -> set[str]:
+    """The names of attributes that a function, or one defined inside of it, may assign or delete."""
+    names: set[str] = set()
+    for each in codes_in(code):
+        names.update(
+            step.argval
+            for step in dis.get_instructions(each)
+            if step.opname in ("STORE_ATTR", "DELETE_ATTR")
+        )
+        if {"setattr", "delattr", "__setattr__", "__dict__"} & set(each.co_names):
+            names.update(text for text in each.co_consts if isinstance(text, str))
+    return names
 
 
 def _visit(value: Any, found: Reached) -> None:
@@ -108,8 +126,34 @@ def _visit_function(function: types.FunctionType, found: Reached) -> None:
             continue
     names = names_in(code)
     namespace = function.__globals__
+    stored = _stored_in(code)
     for name in sorted(names & namespace.keys()):
         _visit_name(namespace, name, names, found)
+        _visit_owner(namespace[name], name, names, stored, found)
+
+
+def _visit_owner(
+    value: Any, path: str, names: set[str], stored: set[str], found: Reached, deep: int = 4
+) -> None:
+    """Note what code that names ``names`` may assign of a module, a class or a function, and of those
+    that it gets to through modules (``torch.nn.Linear``)."""
+    if not stored or not isinstance(value, (types.ModuleType, type, types.FunctionType)):
+        return
+    for name in stored:
+        if not _is_known(value, name, found):
+            found.stored.setdefault((id(value), name), (value, name, path))
+    if isinstance(value, types.ModuleType) and deep:
+        for name in sorted(names & vars(value).keys()):
+            _visit_owner(vars(value)[name], f"{path}.{name}", names, stored, found, deep - 1)
+
+
+def _is_known(owner: Any, name: str, found: Reached) -> bool:
+    """Whether the state of an attribute is noted as the user's global, class or function."""
+    if isinstance(owner, type):
+        return is_users(owner)
+    if isinstance(owner, types.FunctionType):
+        return not is_library(owner.__code__.co_filename)
+    return (id(vars(owner)), name) in found.globals
 
 
 def _visit_name(namespace: dict[str, Any], name: str, names: set[str], found: Reached) -> None:

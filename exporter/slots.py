@@ -111,6 +111,22 @@ def of_names(namespace: dict[str, Any], names: tuple[str, ...], kind: str) -> Sl
     )
 
 
+def of_attribute(owner: Any, name: str, path: str) -> Slot:
+    """One attribute of a module, a class or a function, which need not be there."""
+
+    def read() -> dict[Any, Any]:
+        values = vars(owner)
+        return {name: values[name]} if name in values else {}
+
+    def write(saved: dict[Any, Any]) -> None:
+        if name in saved:
+            setattr(owner, name, saved[name])
+        else:
+            delattr(owner, name)
+
+    return Slot(path, "attributes", read, write)
+
+
 def of_class(kind: type) -> Slot:
     def read() -> dict[Any, Any]:
         return {key: each for key, each in vars(kind).items() if _is_data(key, each)}

@@ -28,6 +28,7 @@ from .slots import (
     ORDER,
     Slot,
     item_path,
+    of_attribute,
     of_attributes,
     of_cell,
     of_class,
@@ -198,6 +199,8 @@ class _Walk:
             for key, value in vars(kind).items():
                 if key in slot.read() or is_users(type(value)):  # a descriptor may keep state
                     yield from self._inside(value, f"{kind.__name__}.{key}")
+        for owner, name, path in self._new(reached.stored):
+            yield of_attribute(owner, name, path)
         for function in self._new(reached.functions):
             defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
             for value in defaults:
@@ -218,8 +221,9 @@ class _Walk:
                 self._seen[id(value)] = value
                 yield special
                 continue
-            if isinstance(value, torch.Tensor):
-                self.tensors.setdefault(id(value), (path, value))
+            if isinstance(value, torch.Tensor) and id(value) not in self.tensors:
+                self.tensors[id(value)] = (path, value)
+                yield of_attributes(value.__dict__, path)
             if isinstance(value, (types.FunctionType, type)):
                 reach_from(value, self.reached)
             if isinstance(value, types.BuiltinMethodType):
