@@ -8,6 +8,7 @@ and fixed values, read the dims, check axes, ranges and guards.
 
 from __future__ import annotations
 
+import keyword
 import math
 from typing import Any, Literal, TypeAlias
 
@@ -426,11 +427,26 @@ def _check_structure(nodes: list[Any], count: int) -> None:
         node = stack.pop()
         if isinstance(node, (Leaf, AbsentNode)):
             continue
-        if isinstance(node, DictNode) and len(node.keys) != len(node.items):
-            raise ContractError("a dict with more keys than items")
-        if isinstance(node, NamedTupleNode) and len(node.fields) != len(node.items):
-            raise ContractError("a named tuple with more fields than items")
+        if isinstance(node, DictNode) and not len(node.items) == len(node.keys) == len(
+            {*node.keys}
+        ):
+            raise ContractError("a dict with other keys than items, or one twice")
+        if isinstance(node, NamedTupleNode):
+            _check_named_tuple(node)
         stack.extend(node.items)
+
+
+def _check_named_tuple(node: NamedTupleNode) -> None:
+    """That Python makes a class of these names, which are the user's, and of nothing else."""
+    if not len(node.items) == len(node.fields) == len({*node.fields}):
+        raise ContractError("a named tuple with other fields than items, or one twice")
+    for name in (node.name, *node.fields):
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise ContractError(
+                f"a named tuple with a name that Python does not allow: {name!r:.80}"
+            )
+    if any(name.startswith("_") for name in node.fields):
+        raise ContractError(f"a named tuple with a field that is not public: {node.name}")
 
 
 def _check_fixed(item: Fixed) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..artifacts.container import Bundle
 from ..artifacts.manifest import WEIGHTS_NAME
+from ..artifacts.states import StateTensor
 from ..artifacts.weights import Weight, WeightsError, read_weights
 from .tensors import from_bits
+
+Initial = tuple[tuple[StateTensor, "np.ndarray | None"], ...]
 
 
 def weights_of(bundle: Bundle, names: Iterable[str]) -> dict[str, Weight]:
@@ -30,21 +33,34 @@ def weights_of(bundle: Bundle, names: Iterable[str]) -> dict[str, Weight]:
     return found
 
 
+def initial_states(states: Sequence[StateTensor], weights: Mapping[str, Weight]) -> Initial:
+    """The states of a bundle with the bits that they start as; None for zeros.
+
+    Raises:
+        WeightsError: one is not in the weights as the tensor that is declared.
+    """
+    initial: list[tuple[StateTensor, np.ndarray | None]] = []
+    for state in states:
+        weight = weights[state.initial] if state.initial else None
+        if weight is not None and (weight.dtype, weight.data.shape) != (state.dtype, state.shape):
+            raise WeightsError(f"state {state.name!r:.80} has no initial value that fits it")
+        initial.append((state, None if weight is None else weight.data))
+    return tuple(initial)
+
+
 def map_weights(
-    bundle: Bundle, names: Sequence[Sequence[str]]
+    bundle: Bundle, found: Mapping[str, Weight], names: Sequence[Sequence[str]]
 ) -> tuple[tuple[tuple[Any, ...], ...], tuple[int, int]]:
     """TVM tensors on the mapped file, for each of ``names`` those that it names, and the addresses
     that all weights lie in.
 
-    Raises:
-        WeightsError: a weight is not there, or the member is damaged.
+    Args:
+        found: what `weights_of` gave for all of the names.
     """
-    wanted = tuple(dict.fromkeys(itertools.chain(*names)))
-    found = weights_of(bundle, wanted)
     if not found:
         return tuple(() for _ in names), (0, 0)
     view = bundle.view(WEIGHTS_NAME)
     start = np.frombuffer(view, np.uint8).ctypes.data
-    tensors = {name: from_bits(*found[name]) for name in wanted}
+    tensors = {name: from_bits(*found[name]) for name in set(itertools.chain(*names))}
     weights = tuple(tuple(tensors[name] for name in each) for each in names)
     return weights, (start, start + len(view))

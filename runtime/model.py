@@ -36,7 +36,7 @@ from .machine import this_machine
 from .mapped import map_weights
 from .memory import give_back, limited
 from .placement import Choice, bring, choose
-from .session import Session, initial_states, without_session
+from .session import Session, without_session
 from .short import MISS, Short, Way, for_numpy, for_torch
 from .shutdown import is_ending, wait_if_ending, watch
 from .structure import bind, builder, is_plain
@@ -173,9 +173,11 @@ class Model:
             weights, span = (
                 (gpu.weights_of([route.entry for route in self._routes]), gpu.weights.span)
                 if gpu
-                else map_weights(bundle, [route.entry.weights for route in self._routes])
+                else map_weights(
+                    bundle, placement.weights, [route.entry.weights for route in self._routes]
+                )
             )
-            self._initial = initial_states(bundle)
+            self._initial = placement.initial
         except (ContractError, WeightsError) as error:
             raise BundleError(
                 Diagnostic("TC401", f"{bundle.path} is not a bundle: {error}")

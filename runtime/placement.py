@@ -11,9 +11,10 @@ from ..artifacts.container import Bundle
 from ..artifacts.contract import TensorInput
 from ..artifacts.errors import BundleError, Diagnostic
 from ..artifacts.manifest import Manifest, Target, routes
+from ..artifacts.weights import Weight
 from .library import LOADING, code_of, load_cuda_runtime, load_runtime
 from .machine import Machine, choose_target
-from .mapped import weights_of
+from .mapped import Initial, initial_states, weights_of
 from .tensors import COMPLEX
 
 if TYPE_CHECKING:
@@ -45,9 +46,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Placement:
-    """``gpu`` is None on the CPU; ``fallback`` as in `Choice`."""
+    """``weights``: those of the bundle; ``initial``: what its states start as. ``gpu`` is None on the
+    CPU; ``fallback`` as in `Choice`."""
 
     target: Target
+    weights: dict[str, Weight]
+    initial: Initial
     gpu: OnGpu | None = None
     fallback: BundleError | None = None
 
@@ -90,10 +94,12 @@ def choose(bundle: Bundle, manifest: Manifest, device: str, machine: Machine) ->
 
 
 def bring(bundle: Bundle, manifest: Manifest, choice: Choice, machine: Machine) -> Placement:
-    """Verify the bundle, load the runtime, and bring the weights to where they are needed.
+    """Verify the bundle, read its weights, load the runtime, and bring the weights to where they are
+    needed. No code of a bundle is loaded before all else in it was found sound.
 
     Raises:
         BundleError: TC402, TC404, TC405; TC424, TC425, the GPU cannot be used.
+        WeightsError: a weight is not there, or the member is damaged.
     """
     if choice.gpu is not None:
         try:
@@ -103,8 +109,20 @@ def bring(bundle: Bundle, manifest: Manifest, choice: Choice, machine: Machine) 
                 raise
             choice = _second_choice(bundle, manifest, machine, error)
     bundle.verify(copied=code_of(bundle, choice.target, machine))
+    weights, initial = _read(bundle, manifest, choice.target)
     load_runtime(bundle, machine)
-    return Placement(choice.target, None, choice.fallback)
+    return Placement(choice.target, weights, initial, None, choice.fallback)
+
+
+def _read(bundle: Bundle, manifest: Manifest, target: Target) -> tuple[dict[str, Weight], Initial]:
+    names = [*_weights_named(manifest, target), *(row.initial for row in manifest.states)]
+    weights = weights_of(bundle, filter(None, names))
+    return weights, initial_states(manifest.states, weights)
+
+
+def _weights_named(manifest: Manifest, target: Target) -> tuple[str, ...]:
+    held = [route.entry.weights for route in routes(manifest, target)]
+    return tuple(dict.fromkeys(name for each in held for name in each))
 
 
 def _second_choice(
@@ -131,16 +149,16 @@ def _on_gpu(
     bundle: Bundle, manifest: Manifest, target: Target, machine: Machine, index: int
 ) -> Placement:
     bundle.verify(copied=code_of(bundle, target, machine))
+    weights, initial = _read(bundle, manifest, target)
     with LOADING:
         from .cuda import device_of
         from .gpu_call import OnGpu
 
     load_runtime(bundle, machine)
     device = device_of(bundle, index, lambda: load_cuda_runtime(bundle, machine))
-    held = [route.entry.weights for route in routes(manifest, target)]
-    names = tuple(dict.fromkeys(name for each in held for name in each))
-    found = weights_of(bundle, names)
-    return Placement(target, OnGpu(device, device.upload(bundle, found, names), names))
+    names = _weights_named(manifest, target)
+    uploaded = device.upload(bundle, weights, names)
+    return Placement(target, weights, initial, OnGpu(device, uploaded, names))
 
 
 def _on_cpu_alone(manifest: Manifest) -> str:

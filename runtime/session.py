@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..artifacts.container import Bundle
 from ..artifacts.errors import Diagnostic, UsageError
-from ..artifacts.manifest import WEIGHTS_NAME, Manifest
+from ..artifacts.manifest import Manifest
 from ..artifacts.states import StateTensor
-from ..artifacts.weights import Weight, WeightsError, read_weights
+from ..artifacts.weights import Weight
+from .mapped import Initial
 from .tensors import NotATensor, aligned_empty, bits_of, empty_tensor, from_bits, see, to_numpy
 
 if TYPE_CHECKING:
     from .model import Model
-
-Initial = tuple[tuple[StateTensor, "np.ndarray | None"], ...]
 
 
 class Session:
@@ -178,27 +176,6 @@ class Session:
                     tries=("a session for each thread: model.session()",),
                 )
             )
-
-
-def initial_states(bundle: Bundle) -> Initial:
-    """The states of a bundle with the bits that they start as; None for zeros.
-
-    Raises:
-        WeightsError: one is not in the weights, or as another tensor than is declared.
-    """
-    states = bundle.manifest.states
-    if not any(state.initial for state in states):
-        return tuple((state, None) for state in states)
-    found = read_weights(bundle.view(WEIGHTS_NAME))
-    initial: list[tuple[StateTensor, np.ndarray | None]] = []
-    for state in states:
-        weight = found.get(state.initial) if state.initial else None
-        if state.initial and (
-            weight is None or (weight.dtype, weight.data.shape) != (state.dtype, state.shape)
-        ):
-            raise WeightsError(f"state {state.name!r:.80} has no initial value that fits it")
-        initial.append((state, None if weight is None else weight.data))
-    return tuple(initial)
 
 
 def without_session(manifest: Manifest) -> UsageError:

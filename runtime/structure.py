@@ -203,11 +203,8 @@ def leaves_of(node: Any, value: Any) -> list[Any]:
 
 
 def builder(node: Any) -> Callable[[Sequence[Any]], Any]:
-    """A function that puts a flat list of results into the structure ``node``.
-
-    Raises:
-        ContractError: a named tuple with names that Python does not allow.
-    """
+    """A function that puts a flat list of results into the structure ``node``, one that
+    `contract.checked` has passed."""
     if isinstance(node, Leaf):
         index = node.index
         return lambda flat: flat[index]
@@ -218,9 +215,6 @@ def builder(node: Any) -> Callable[[Sequence[Any]], Any]:
     if isinstance(node, ListNode):
         return lambda flat: [part(flat) for part in parts]
     if isinstance(node, NamedTupleNode):
-        try:
-            made = namedtuple(node.name, node.fields)  # type: ignore[misc]
-        except ValueError as error:
-            raise ContractError(f"named tuple {node.name!r:.80}: {error}") from None
+        made = namedtuple(node.name, node.fields)  # type: ignore[misc]
         return lambda flat: made(*(part(flat) for part in parts))
     return lambda flat: tuple(part(flat) for part in parts)

@@ -496,7 +496,10 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
         "scale",
     ),
     "a_step_of_zero": (lambda data: data["contract"]["dims"][0].update(step=0), "range"),
-    "a_range_without_measure": (lambda data: data["contract"]["dims"][0].update(hi=2**63), ""),
+    "a_range_without_measure": (
+        lambda data: data["contract"]["dims"][0].update(hi=2**63),
+        "range out of bounds",
+    ),
     "a_dim_whose_name_is_code": (
         lambda data: data["contract"]["dims"].append(
             {**data["contract"]["dims"][0], "name": "n\x1b]0;x\x07\n    import os"}
@@ -515,7 +518,7 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a_structure_four_hundred_deep": (
         lambda data: data["contract"].update(result=nested(400)),
-        "",
+        "every leaf exactly once",
     ),
     "a_leaf_out_of_range": (
         lambda data: data["contract"].update(result={"node": "leaf", "index": 2**40}),
@@ -565,7 +568,19 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a_class_name_that_is_code": (
         lambda data: data["contract"]["result"].update(name="x=__import__('os')"),
-        "",
+        "does not allow",
+    ),
+    "a_class_that_is_a_keyword": (
+        lambda data: data["contract"]["result"].update(name="lambda"),
+        "does not allow",
+    ),
+    "a_field_that_is_not_public": (
+        lambda data: data["contract"]["result"].update(fields=["y", "size", "_make"]),
+        "not public",
+    ),
+    "a_field_twice": (
+        lambda data: data["contract"]["result"].update(fields=["y", "y", "text"]),
+        "one twice",
     ),
 }
 

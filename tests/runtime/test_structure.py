@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tcexport.artifacts.contract import (
     AbsentNode,
     Contract,
-    ContractError,
     DictNode,
     Fixed,
     Leaf,
@@ -144,12 +143,6 @@ def test_the_path_leads_to_the_fault() -> None:
     with pytest.raises(GuardError) as caught:
         bind(held, ({"xs": [1, [2]], "a b": 3},), {})
     assert caught.value.argument == "batch.xs[1]"
-
-
-def test_a_named_tuple_that_python_does_not_allow_is_refused() -> None:
-    for name, fields in (("Point", ("class",)), ("Po int", ("a",)), ("P", ("_a",)), ("P", ("a(",))):
-        with pytest.raises(ContractError, match="named tuple"):
-            builder(NamedTupleNode(name, fields, (Leaf(0),)))
 
 
 # --- drawn structures -------------------------------------------------------------------------------
