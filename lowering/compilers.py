@@ -141,16 +141,22 @@ def run(request: Path, progress: Callable[[str, float | None], None]) -> tuple[i
         the exit status of the process, or the negative number of the signal that ended it, and the
         bytes that it wrote to stderr.
     """
-    while True:
-        compiler = _taken()
-        try:
-            ended = compiler.run(request, progress)
-        except BaseException:
-            compiler.end()
-            raise
-        _give_back(compiler)
-        if ended is not None:
-            return ended
+    # One that had waited for too long reads no order: another is asked, which cannot have.
+    ended = _asked(_taken(), request, progress) or _asked(_taken(), request, progress)
+    return ended or (0, b"")
+
+
+def _asked(
+    compiler: _Compiler, request: Path, progress: Callable[[str, float | None], None]
+) -> tuple[int, bytes] | None:
+    """What a compiler gives; it is given back."""
+    try:
+        ended = compiler.run(request, progress)
+    except BaseException:
+        compiler.end()
+        raise
+    _give_back(compiler)
+    return ended
 
 
 def _taken() -> _Compiler:

@@ -114,6 +114,8 @@ def _status_of(child: int) -> int:
 def _load() -> None:
     """Import what any order needs."""
 
+    import torch.export.pt2_archive._package  # noqa: F401  (what torch.export.load imports)
+
     from ..artifacts import weights  # noqa: F401
     from . import converters, elf, library, link, memory, pipeline, states  # noqa: F401
 

@@ -78,7 +78,7 @@ class Worker:
         with LOADING:
             vm = code.library["vm_load_executable"]()
             vm["vm_initialization"](*code.devices)
-            self.vm = vm
+            self.vm = vm  # tools.kernel_times asks it to tell of what it calls
             self.functions = [
                 _bound(vm, entry.function, weights)
                 for entry, weights in zip(code.entries, code.weights, strict=True)

@@ -1,8 +1,9 @@
 """Where the time of a call goes, kernel by kernel: ``python -m tcexport.tools.kernel_times M.tcpkg``.
 
 The bundle is called with drawn inputs of the sizes asked for; TVM's VM tells of every function that it
-calls, and the time between its two words is taken (some microseconds of each are the telling). The
-median over the calls is shown, by function, the dearest first. ``--variant NAME`` calls the code of
+calls, and the time between its two words is taken, without that of what it calls in turn (some
+microseconds of each are the telling). The median over the calls is shown, by function, the dearest
+first. ``--variant NAME`` calls the code of
 that variant (``general``: the general code), also at sizes that another variant serves.
 """
 
@@ -76,15 +77,18 @@ def kernel_times(
         call(*args, **kwargs)
         plain.append(time.perf_counter() - start)
 
-    begun: list[float] = []
+    begun: list[list[float]] = []  # of the calls under way: when, and the seconds of those inside
     of_call: dict[str, list[float]] = defaultdict(list)
 
     def tell(_: Any, name: str, before: bool, *__: Any) -> int:
         now = time.perf_counter()
         if before:
-            begun.append(time.perf_counter())
+            begun.append([time.perf_counter(), 0.0])
         else:
-            of_call[str(name)].append(now - begun.pop())
+            start, inside = begun.pop()
+            of_call[str(name)].append(now - start - inside)
+            if begun:
+                begun[-1][1] += now - start
         return 0
 
     worker = model._calls.local.worker
@@ -95,7 +99,7 @@ def kernel_times(
         call(*args, **kwargs)
         several.append({name: list(times) for name, times in of_call.items()})
     rows = [
-        (name, len(times), statistics.median(sum(each[name]) for each in several))
+        (name, len(times), statistics.median(sum(each.get(name, ())) for each in several))
         for name, times in several[0].items()
     ]
     rows.sort(key=lambda row: -row[2])

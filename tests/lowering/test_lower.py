@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -185,19 +186,31 @@ def test_an_exception_in_the_compiler_is_a_diagnostic(tmp_path: Path, monkeypatc
     assert any("tvm" in note for note in error.value.diagnostics[0].notes)
 
 
-def test_an_interrupt_ends_the_child(tmp_path: Path, monkeypatch) -> None:
-    pid_file = tmp_path / "pid"
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["main thread", "another thread"])
+def test_an_interrupt_ends_the_child(tmp_path: Path, monkeypatch, elsewhere: bool) -> None:
+    pid_file, slept = tmp_path / "pid", tmp_path / "slept"
     code = (
         "import os, time, pathlib, signal\n"
         f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))\n"
-        "time.sleep(1)\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)\n"
+        "time.sleep(1)\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(20)\n"
+        f"pathlib.Path({str(slept)!r}).touch()\n"
     )
     program = trace(Mlp().eval(), (torch.randn(3, 8),))
     _worker_that(tmp_path, monkeypatch, code)
-    with pytest.raises(KeyboardInterrupt):
-        lowered(program, tmp_path)
+    done = threading.Event()
+    waits = threading.Thread(target=done.wait)
+    waits.start()  # the kernel gives a signal to any thread that does not block it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if elsewhere else ())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lowered(program, tmp_path)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        done.set()
+        waits.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), signal.SIGTERM)
+    assert not slept.exists()
 
 
 def test_an_unknown_target_is_refused(tmp_path: Path) -> None:

@@ -61,3 +61,4 @@ def test_samples_equal_eager_or_are_refused(
 
 def test_the_families_of_every_run_are_ops() -> None:
     assert {_name(op) for op in op_db} >= ALWAYS
+    assert json.loads(RECORD.read_text(encoding="utf-8")).keys() >= ALWAYS

@@ -36,9 +36,15 @@ def test_every_kernel_of_a_call_is_told_with_its_time(bundle: Path) -> None:
 
 
 def test_a_variant_is_timed_by_its_name_and_sizes_are_checked(bundle: Path) -> None:
+    _, variant = kernel_times(bundle, "n=8", None, 1, 3)
+    _, general = kernel_times(bundle, "n=8", "general", 1, 3)
+    asked = "vm.builtin.make_shape"  # of sizes that are known there is nothing to make
+    assert asked in {name for name, *_ in general} - {name for name, *_ in variant}
     done = CliRunner().invoke(command, [str(bundle), "--sizes", "n=8", "--variant", "general"])
     assert done.exit_code == 0 and "gemm_64x32" in done.output and "a call: " in done.output
     wrong = CliRunner().invoke(command, [str(bundle), "--sizes", "m=8"])
     assert wrong.exit_code == 2 and "TC006" in wrong.output
     other = CliRunner().invoke(command, [str(bundle), "--variant", "large"])
     assert other.exit_code == 2 and "general" in other.output
+    absent = CliRunner().invoke(command, ["absent.tcpkg"])
+    assert absent.exit_code != 0 and "absent.tcpkg" in absent.output
