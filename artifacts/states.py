@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .contract import MAX_RANK, MAX_SIZE, check_name
+from .contract import DTYPES, MAX_RANK, MAX_SIZE, check_name
 
 
 class StateTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -28,7 +28,7 @@ class StateError(ValueError):
 
 
 def check_states(states: Sequence[StateTensor]) -> None:
-    """Whether every state has a name of its own and a size that there can be.
+    """Whether every state has a name of its own, a dtype and a size that there can be.
 
     Raises:
         StateError, ContractError: not so.
@@ -37,6 +37,8 @@ def check_states(states: Sequence[StateTensor]) -> None:
         raise StateError("two states with one name")
     for state in states:
         check_name(state.name)
+        if state.dtype not in DTYPES:
+            raise StateError(f"state {state.name!r:.80}: unknown dtype {state.dtype!r:.40}")
         sound = all(0 <= size <= MAX_SIZE for size in state.shape)
         if not sound or len(state.shape) > MAX_RANK or math.prod(state.shape) > MAX_SIZE:
             raise StateError(f"state {state.name!r:.80}: shape out of bounds")

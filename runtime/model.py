@@ -180,7 +180,11 @@ class Model:
             self._initial = placement.initial
         except (ContractError, WeightsError) as error:
             raise BundleError(
-                Diagnostic("TC401", f"{bundle.path} is not a bundle: {error}")
+                Diagnostic(
+                    "TC401",
+                    f"{bundle.path} is not a bundle: {error}",
+                    tries=("fetch or export it again",),
+                )
             ) from None
         vm = gpu.vm if gpu else ON_CPU
         entries = tuple(route.entry for route in self._routes)

@@ -1,4 +1,5 @@
-// A host program without Python: `tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub]`.
+// A host program without Python:
+//   tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub] [--seed 1234]
 //
 // Inputs are .npy files, or the values of inputs that were fixed at export (None, True, 3, text).
 // Outputs go to FOLDER as .npy, by their paths, or as text on stdout. Exit statuses as `tcexport run`.
@@ -97,9 +98,10 @@ tcexport::Plain PlainOf(const std::string& text) {
 }
 
 int Run(const std::vector<std::string>& typed) {
-  if (typed.empty()) throw Usage("tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub]");
+  if (typed.empty()) throw Usage("tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub] [--seed 1234]");
   tcexport::Arguments arguments;
   std::string folder;
+  std::optional<int64_t> seed;
   tcexport::Options options;
   for (size_t at = 1; at < typed.size(); ++at) {
     if (typed[at] == "-o" && at + 1 < typed.size()) {
@@ -109,6 +111,10 @@ int Run(const std::vector<std::string>& typed) {
     if (typed[at] == "--key" && at + 1 < typed.size()) {
       if (!options.require_signature) options.require_signature.emplace();
       options.require_signature->push_back(typed[++at]);
+      continue;
+    }
+    if (typed[at] == "--seed" && at + 1 < typed.size()) {
+      seed = std::strtoll(typed[++at].c_str(), nullptr, 10);
       continue;
     }
     size_t equals = typed[at].find('=');
@@ -122,6 +128,7 @@ int Run(const std::vector<std::string>& typed) {
   }
   tcexport::Model model(typed[0], options);
   tcexport::Session session(model);  // of a model without state, too
+  if (seed) session.Seed(*seed);
   for (const auto& [path, value] : session(arguments)) {
     if (const auto* tensor = std::get_if<ffi::Tensor>(&value)) {
       std::cout << path << ": " << tcexport::detail::DtypeName(tensor->dtype()) << " [";

@@ -128,6 +128,37 @@ tcexport::Arguments ArgumentsOf(const tcexport_value* values, size_t count) {
   return arguments;
 }
 
+tcexport::Serves ServesOf(const tcexport_range* ranges, size_t count) {
+  tcexport::Serves serves;
+  for (size_t at = 0; at < count; ++at) {
+    const tcexport_range& range = ranges[at];
+    if (!range.dim) Malformed("a range without the name of its dim");
+    serves.emplace_back(range.dim, tcexport::Range{range.lo, range.hi, range.step ? range.step : 1});
+    if (range.endless) serves.back().second.hi.reset();
+  }
+  return serves;
+}
+
+/// Counts as values: `text` is what each is of.
+tcexport_results* MetricsOf(const tcexport::Metrics& metrics) {
+  auto made = std::make_unique<tcexport_results>();
+  auto add = [&](const char* path, int64_t count, const std::string& label = "") {
+    made->held.emplace_back(label, Plain::Of(count));
+    made->values.push_back({path, TCEXPORT_INT, nullptr, count, 0, nullptr});
+  };
+  add("calls", metrics.calls);
+  add("copies", metrics.copies);
+  add("copied_bytes", metrics.copied_bytes);
+  add("seconds", 0);
+  made->values.back().type = TCEXPORT_FLOAT, made->values.back().real = metrics.seconds;
+  for (const auto& [code, count] : metrics.violations) add("violations", count, code);
+  for (const auto& [guard, count] : metrics.guards) add("guards", count, guard);
+  for (const auto& [name, count] : metrics.variants) add("variants", count, name);
+  for (size_t at = 0; at < made->values.size(); ++at)
+    made->values[at].text = made->held[at].first.c_str();
+  return made.release();
+}
+
 tcexport_results* ResultsOf(tcexport::Results held) {
   auto made = std::make_unique<tcexport_results>();
   made->held = std::move(held);
@@ -180,10 +211,16 @@ tcexport_error* tcexport_load(const char* path, const tcexport_options* options,
     if (options && options->threads) asked.threads = options->threads;
     if (options && options->keys)
       asked.require_signature.emplace(options->keys, options->keys + options->key_count);
+    if (options && options->memory_limit) asked.memory_limit = options->memory_limit;
+    if (options && options->serves) asked.serves = ServesOf(options->serves, options->serve_count);
     tcexport::Model loaded(path, asked);
     auto inputs = loaded.Inputs();
     *model = new tcexport_model{std::move(loaded), std::move(inputs)};
   });
+}
+
+tcexport_error* tcexport_model_metrics(const tcexport_model* model, tcexport_results** metrics) {
+  return Guarded([&] { *metrics = MetricsOf(model->model.Metrics()); });
 }
 
 void tcexport_model_free(tcexport_model* model) { delete model; }
@@ -207,6 +244,10 @@ void tcexport_session_free(tcexport_session* session) { delete session; }
 tcexport_error* tcexport_session_call(tcexport_session* session, const tcexport_value* arguments,
                                       size_t count, tcexport_results** results) {
   return Guarded([&] { *results = ResultsOf(session->session(ArgumentsOf(arguments, count))); });
+}
+
+tcexport_error* tcexport_session_seed(tcexport_session* session, int64_t seed) {
+  return Guarded([&] { session->session.Seed(seed); });
 }
 
 tcexport_error* tcexport_session_reset(tcexport_session* session) {

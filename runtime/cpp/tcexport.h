@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Grows when a function or a struct changes its meaning; what is there does not otherwise. */
-#define TCEXPORT_ABI 1
+#define TCEXPORT_ABI 2
 TCEXPORT_API int tcexport_abi(void);
 
 typedef struct tcexport_error tcexport_error;
@@ -81,16 +81,29 @@ TCEXPORT_API void tcexport_results_free(tcexport_results *results);
 
 /* --- models ------------------------------------------------------------------------------------- */
 
+/* Sizes `lo`, `lo + step`, … up to `hi` of a dim. A step of 0 counts as 1; `endless` is not 0 where there
+ * is no `hi`. */
+typedef struct {
+  const char *dim;
+  int64_t lo, hi, step;
+  int endless;
+} tcexport_range;
+
 /* Zero is the default of every field. `threads`: worker threads of one call, 1 by default.
  * `keys`: files of public keys (PEM, or key lists), `key_count` of them; where it is not NULL, one of
- * them must have signed the bundle, and no byte of it is believed before. */
+ * them must have signed the bundle, and no byte of it is believed before. `memory_limit`: bytes that one
+ * call may allocate, beside its arguments and the weights; one that would need more is refused before it
+ * runs. `serves`: `serve_count` ranges that must be served, and within the limit. */
 typedef struct {
   int threads;
   const char *const *keys;
   size_t key_count;
+  int64_t memory_limit;
+  const tcexport_range *serves;
+  size_t serve_count;
 } tcexport_options;
 
-/* TC401 to TC405, TC408 to TC410; TC008, TC011, TC014. `options` may be NULL. */
+/* TC401 to TC406, TC408 to TC410; TC006, TC008, TC011, TC014. `options` may be NULL. */
 TCEXPORT_API tcexport_error *tcexport_load(const char *path, const tcexport_options *options,
                                            tcexport_model **model);
 /* A session keeps what it needs of its model. */
@@ -99,6 +112,12 @@ TCEXPORT_API void tcexport_model_free(tcexport_model *model);
 TCEXPORT_API size_t tcexport_input_count(const tcexport_model *model);
 /* The path of an input, in the contract's order; lives as long as the model. NULL beyond the last. */
 TCEXPORT_API const char *tcexport_input_path(const tcexport_model *model, size_t index);
+
+/* Counts since the model was loaded, its sessions' calls among them: "calls"; "copies", inputs that had to
+ * be copied, and "copied_bytes"; "seconds" in compiled code (a FLOAT, the others INT). With what they are
+ * of as their `text`: "violations" by code, "guards" by the guard that refused, "variants" that served. */
+TCEXPORT_API tcexport_error *tcexport_model_metrics(const tcexport_model *model,
+                                                    tcexport_results **metrics);
 
 /* Checks a call and runs it: TC301 to TC320, TC601, TC602; TC321 for a model with state. Arguments are
  * read until it returns, and not written to. Results have memory of their own. Calls of one model from
@@ -112,11 +131,15 @@ TCEXPORT_API tcexport_error *tcexport_call(tcexport_model *model, const tcexport
 TCEXPORT_API tcexport_error *tcexport_session_new(const tcexport_model *model,
                                                   tcexport_session **session);
 TCEXPORT_API void tcexport_session_free(tcexport_session *session);
-/* As tcexport_call; TC323, the last call failed while it ran. */
+/* As tcexport_call; TC323, the last call failed while it ran; TC325, the model draws random numbers, and
+ * the session has no seed. */
 TCEXPORT_API tcexport_error *tcexport_session_call(tcexport_session *session,
                                                    const tcexport_value *arguments, size_t count,
                                                    tcexport_results **results);
-/* Makes the state what it was at export. */
+/* Lets the random numbers of the next calls be those of `seed`, from the first on: as Python's
+ * session.seed, bit by bit. TC008: the model draws none. */
+TCEXPORT_API tcexport_error *tcexport_session_seed(tcexport_session *session, int64_t seed);
+/* Makes the state what it was at export; random numbers need a new seed. */
 TCEXPORT_API tcexport_error *tcexport_session_reset(tcexport_session *session);
 /* A copy of the state: tensors by name. TC323. */
 TCEXPORT_API tcexport_error *tcexport_session_keep(tcexport_session *session,

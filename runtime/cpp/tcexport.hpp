@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -23,6 +25,8 @@
 #include "tcexport/checks.hpp"
 #include "tcexport/code.hpp"
 #include "tcexport/error.hpp"
+#include "tcexport/memory.hpp"
+#include "tcexport/metrics.hpp"
 #include "tcexport/signature.hpp"
 #include "tcexport/value.hpp"
 
@@ -32,10 +36,14 @@ namespace ffi = tvm::ffi;
 
 /// `threads`: worker threads of one call, 1 to 1024. `require_signature`: files of public keys (PEM, or
 /// key lists), one of which must have signed the bundle; then the file is read into memory, and no byte
-/// of it believed before.
+/// of it believed before. `memory_limit`: bytes that one call may allocate, beside its arguments and the
+/// weights; one that would need more is refused before it runs. `serves`: ranges of dims that must be
+/// served, and within the limit.
 struct Options {
   int threads = 1;
   std::optional<std::vector<std::string>> require_signature = std::nullopt;
+  std::optional<int64_t> memory_limit = std::nullopt;
+  std::optional<Serves> serves = std::nullopt;
 };
 
 class Session;
@@ -46,7 +54,7 @@ class Model {
  public:
   /// Compares every digest, and loads the runtime and the code from memory.
   ///
-  /// Throws BundleError: TC401 to TC405, TC408 to TC410; UsageError: TC008, TC011, TC014.
+  /// Throws BundleError: TC401 to TC406, TC408 to TC410; UsageError: TC006, TC008, TC011, TC014.
   explicit Model(const std::string& path, const Options& options = {})
       : inner_(std::make_shared<Inner>(path, options)) {}
   Model(const std::string& path, int threads) : Model(path, Options{threads}) {}
@@ -58,16 +66,17 @@ class Model {
     return paths;
   }
 
+  tcexport::Metrics Metrics() const {
+    std::lock_guard<std::mutex> held(inner_->counting);
+    return inner_->metrics;
+  }
+
   /// Checks the call and runs it. Tensors lie on the CPU; results have memory of their own.
   ///
   /// Throws GuardError: the call lies outside the contract; UsageError: TC321, the model keeps state,
   /// and is called through a `Session`; InternalError: TC601, TC602.
   Results operator()(const Arguments& arguments) {
-    if (!inner_->manifest.states.empty())
-      throw UsageError("TC321",
-                       "the model keeps state (" + inner_->manifest.states[0].name +
-                           "), and was called without a session",
-                       {}, {"make a session of the model, and call that"});
+    if (!inner_->manifest.states.empty()) throw inner_->WithoutSession();
     return inner_->Answer(arguments, {}, nullptr);
   }
 
@@ -86,19 +95,28 @@ class Model {
       path = bundle.path;
       Machine machine = Machine::This();
       const Target& target = Choose(bundle.manifest, machine, path);
+      if (options.memory_limit)
+        LimitMemory(&bundle.manifest, target, *options.memory_limit, path);
+      if (options.serves)
+        CheckServes(bundle.manifest.terms, bundle.manifest.routes, *options.serves, path);
       const Runtime& runtime = RuntimeFor(bundle, machine);
+      const std::vector<Terms>& routes = bundle.manifest.RoutesOf(target);
+      // No code is loaded before all else in the file was found sound.
       bundle.Verify();
+      auto weights = bundle.Weights(routes);
       LoadRuntime(&bundle, runtime);
-      code = std::make_unique<Code>(&bundle, target.library,
-                                    target.own.empty() ? bundle.manifest.routes : target.own);
-      for (const StateTensor& state : bundle.manifest.states) {
-        if (state.initial.empty()) continue;
-        auto found = code->weights().find(state.initial);
-        if (found == code->weights().end() || DtypeName(found->second.dtype()) != state.dtype ||
-            ShapeOf(found->second) != state.shape)
-          NotABundle(path, "state '" + state.name + "' has no initial value that fits it");
-      }
+      code = std::make_unique<Code>(&bundle, target.library, routes, std::move(weights));
+      if (routes.size() > 1)
+        for (const Terms& route : routes) metrics.variants[route.name] = 0;
       manifest = std::move(bundle.manifest);
+    }
+
+    UsageError WithoutSession() const {
+      const std::string &first = manifest.states[0].name, &generator = manifest.generator;
+      std::string does = first == generator ? "draws random numbers" : "keeps state (" + first + ")";
+      return UsageError("TC321", "the model " + does + ", and was called without a session", {},
+                        {std::string("make a session of the model, ") +
+                         (generator.empty() ? "" : "seed it, ") + "and call that"});
     }
 
     /// `broken` is true while the code runs, and stays so where it fails.
@@ -106,6 +124,10 @@ class Model {
                    std::atomic<bool>* broken) {
       try {
         return Computed(arguments, states, broken);
+      } catch (const GuardError& error) {
+        std::lock_guard<std::mutex> held(counting);
+        metrics.Refused(error);
+        throw;
       } catch (const std::bad_alloc&) {
         throw InternalError(path + ": the system has not enough memory for this call", "TC602",
                             {"smaller inputs, or fewer calls at once"});
@@ -120,11 +142,14 @@ class Model {
       const Terms& route = code->routes()[number];
       std::vector<ffi::Any> passed;
       std::vector<const void*> places;
+      tcexport::Metrics counted;
       for (size_t index : route.taken) {
         const ffi::Tensor& tensor = *leaves[index];
         bool fits = tensor.IsContiguous() &&
                     reinterpret_cast<uintptr_t>(DataOf(tensor)) % kAlignment == 0 &&
                     tensor.byte_offset() == 0 && tensor.numel() > 0;
+        if (!fits && tensor.numel() > 0)
+          ++counted.copies, counted.copied_bytes += static_cast<int64_t>(BytesOf(tensor));
         passed.push_back(fits ? tensor : Copy(tensor));
         places.push_back(passed.back().cast<ffi::Tensor>().data_ptr());
       }
@@ -137,7 +162,7 @@ class Model {
         passed.push_back(state);
         places.push_back(state.data_ptr());
       }
-      std::vector<ffi::Tensor> given = Run(route, number, passed, broken);
+      std::vector<ffi::Tensor> given = Run(route, number, passed, broken, counted);
       Results results;
       for (const Output& output : route.outputs) {
         if (output.kind == 's') {
@@ -158,13 +183,17 @@ class Model {
     }
 
     std::vector<ffi::Tensor> Run(const detail::Terms& route, size_t number,
-                                 const std::vector<ffi::Any>& passed, std::atomic<bool>* broken) {
+                                 const std::vector<ffi::Any>& passed, std::atomic<bool>* broken,
+                                 const tcexport::Metrics& counted) {
       std::lock_guard<std::mutex> held(running);
       detail::SetThreads(threads);
       if (broken) *broken = true;
+      auto began = std::chrono::steady_clock::now();
       try {
         std::vector<ffi::Tensor> given = code->Run(number, passed);
+        std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
         if (broken) *broken = false;
+        Count(number, counted, took.count());
         return given;
       } catch (const ffi::Error& error) {
         detail::Checks(route).Computed(error.message());
@@ -173,11 +202,21 @@ class Model {
       }
     }
 
+    void Count(size_t number, const tcexport::Metrics& counted, double seconds) {
+      std::lock_guard<std::mutex> held(counting);
+      ++metrics.calls;
+      metrics.copies += counted.copies;
+      metrics.copied_bytes += counted.copied_bytes;
+      metrics.seconds += seconds;
+      if (code->routes().size() > 1) ++metrics.variants[code->routes()[number].name];
+    }
+
     std::string path;
     int threads;
     detail::Manifest manifest;
     std::unique_ptr<detail::Code> code;
-    std::mutex running;
+    std::mutex running, counting;
+    tcexport::Metrics metrics;
   };
 
   std::shared_ptr<Inner> inner_;
@@ -191,23 +230,40 @@ class Model {
 class Session {
  public:
   explicit Session(const Model& model) : inner_(model.inner_) {
-    for (const auto& row : inner_->manifest.states)
+    for (const auto& row : inner_->manifest.states) {
       tensors_.push_back(detail::Empty(row.shape, detail::TypeOf(row.dtype)));
+      if (row.name == inner_->manifest.generator)
+        generator_ = static_cast<int64_t*>(tensors_.back().data_ptr());
+    }
     Reset();
   }
 
   /// Runs the model on the state as it is. As `Model` otherwise.
   ///
-  /// Throws UsageError: TC323, the last call failed while it ran.
+  /// Throws UsageError: TC323, the last call failed while it ran; TC325, the model draws random numbers,
+  /// and there is no seed.
   Results operator()(const Arguments& arguments) {
     Using held(this);
     if (broken_)
       throw UsageError("TC323", "the last call failed while it ran, and the state is undefined", {},
                        {"reset the session", "restore a state that was kept before"});
+    if (generator_ && !generator_[1])
+      throw UsageError("TC325", "the model draws random numbers, and the session has no seed", {},
+                       {"seed the session"});
     return inner_->Answer(arguments, tensors_, &broken_);
   }
 
-  /// Makes the state what it was at export.
+  /// Lets the random numbers of the next calls be those of `seed`, from the first on: equal seeds give
+  /// equal numbers, bit by bit, in Python, too. `Kept` keeps how far they are.
+  ///
+  /// Throws UsageError: TC008, the model draws no random numbers.
+  void Seed(int64_t seed) {
+    if (!generator_) throw UsageError("TC008", "seed: the model draws no random numbers");
+    Using held(this);
+    generator_[0] = seed, generator_[1] = 1;
+  }
+
+  /// Makes the state what it was at export; random numbers need a new seed.
   void Reset() {
     Using held(this);
     for (size_t at = 0; at < tensors_.size(); ++at) {
@@ -284,6 +340,7 @@ class Session {
 
   std::shared_ptr<Model::Inner> inner_;
   std::vector<ffi::Tensor> tensors_;
+  int64_t* generator_ = nullptr;  // in one of them: the seed, and the number of the next call
   std::atomic<bool> broken_{false};
   mutable std::atomic_flag used_ = ATOMIC_FLAG_INIT;
 };

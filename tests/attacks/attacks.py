@@ -431,7 +431,7 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
     "an_unknown_field": (lambda data: data.update(more=1), "more"),
     "an_unknown_field_of_the_contract": (lambda data: data["contract"].update(more=1), "more"),
     "a_field_left_out": (lambda data: data.pop("entry"), "entry"),
-    "text_for_a_number": (lambda data: data["entry"].update(results="1"), "results"),
+    "text_for_a_number": (lambda data: data["entry"].update(results="1"), "results|an integer"),
     "a_guard_a_hundred_deep": (guard(deep(100)), "too large"),
     "a_guard_ten_thousand_deep": (guard(deep(300)), "too large"),
     "a_guard_that_doubles_at_each_level": (guard(wide(14)), "too large"),
@@ -491,6 +491,10 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda data: data.update(generator="dice", states=_DICE),
         "no state of a generator",
     ),
+    "a_state_of_an_unknown_dtype": (
+        lambda data: data.update(states=[{**_DICE[0], "dtype": "object"}]),
+        "unknown dtype",
+    ),
     "a_dim_divided_by_zero": (
         lambda data: data["contract"]["dims"][0]["source"].update(scale=0),
         "scale",
@@ -498,7 +502,7 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
     "a_step_of_zero": (lambda data: data["contract"]["dims"][0].update(step=0), "range"),
     "a_range_without_measure": (
         lambda data: data["contract"]["dims"][0].update(hi=2**63),
-        "range out of bounds",
+        "range out of bounds|out of range",
     ),
     "a_dim_whose_name_is_code": (
         lambda data: data["contract"]["dims"].append(

@@ -42,11 +42,24 @@ class Value(ctypes.Structure):
     )
 
 
+class Range(ctypes.Structure):
+    _fields_ = (
+        ("dim", ctypes.c_char_p),
+        ("lo", ctypes.c_int64),
+        ("hi", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("endless", ctypes.c_int),
+    )
+
+
 class Options(ctypes.Structure):
     _fields_ = (
         ("threads", ctypes.c_int),
         ("keys", ctypes.POINTER(ctypes.c_char_p)),
         ("key_count", ctypes.c_size_t),
+        ("memory_limit", ctypes.c_int64),
+        ("serves", ctypes.POINTER(Range)),
+        ("serve_count", ctypes.c_size_t),
     )
 
 
@@ -59,7 +72,7 @@ class Host:
     def __init__(self, library: str) -> None:
         self.c = ctypes.CDLL(library)
         for name in ("load", "call", "session_new", "session_call", "session_reset",
-                     "session_keep", "session_restore"):  # fmt: skip
+                     "session_keep", "session_restore", "session_seed", "model_metrics"):  # fmt: skip
             getattr(self.c, f"tcexport_{name}").restype = ctypes.c_void_p
         for name in ("error_code", "error_text", "error_message", "input_path"):
             getattr(self.c, f"tcexport_{name}").restype = ctypes.c_char_p
@@ -67,17 +80,16 @@ class Host:
         self.c.tcexport_input_count.restype = ctypes.c_size_t
         self.c.tcexport_results_at.restype = ctypes.POINTER(Value)
         self.model, self.session = ctypes.c_void_p(), ctypes.c_void_p()
-        assert self.c.tcexport_abi() == 1
+        assert self.c.tcexport_abi() == 2
 
     def step(self, what: str, argument: Any) -> Any:
-        """Do one thing: "load", "session", "call", "session call", "reset", "keep", "restore"."""
+        """Do one thing: "load", "session", "call", "session call", "seed", "reset", "keep", "restore",
+        "metrics"."""
         results = ctypes.c_void_p()
         if what == "load":
             self.close()
-            path, keys = argument
-            listed = (ctypes.c_char_p * len(keys or ()))(*map(str.encode, keys or ()))
-            pointer = ctypes.cast(listed, ctypes.POINTER(ctypes.c_char_p))
-            options = Options(0, None if keys is None else pointer, len(keys or ()))
+            path, asked = argument
+            options = _options(**asked)
             error = self.c.tcexport_load(
                 path.encode(), ctypes.byref(options), ctypes.byref(self.model)
             )
@@ -94,6 +106,10 @@ class Host:
             error = self.c.tcexport_session_new(self.model, ctypes.byref(self.session))
         elif what == "reset":
             error = self.c.tcexport_session_reset(self.session)
+        elif what == "seed":
+            error = self.c.tcexport_session_seed(self.session, ctypes.c_int64(argument))
+        elif what == "metrics":
+            error = self.c.tcexport_model_metrics(self.model, ctypes.byref(results))
         elif what == "keep":
             error = self.c.tcexport_session_keep(self.session, ctypes.byref(results))
         else:
@@ -138,6 +154,26 @@ class Host:
             values.append((value.path.decode(), shown))
         self.c.tcexport_results_free(results)
         return values
+
+
+def _options(
+    require_signature: list[str] | None = None,
+    memory_limit: int = 0,
+    serves: Mapping[str, tuple[Any, ...]] | None = None,
+) -> Options:
+    """As `tcexport.load` takes them."""
+    keys = require_signature or []
+    listed = (ctypes.c_char_p * len(keys))(*map(str.encode, keys))
+    pointer = ctypes.cast(listed, ctypes.POINTER(ctypes.c_char_p))
+    asked = [
+        Range(dim.encode(), lo, hi or 0, *step or (1,), hi is None)
+        for dim, (lo, hi, *step) in (serves or {}).items()
+    ]
+    ranges = (Range * len(asked))(*asked)
+    return Options(
+        0, None if require_signature is None else pointer, len(keys), memory_limit,
+        None if serves is None else ctypes.cast(ranges, ctypes.POINTER(Range)), len(asked),
+    )  # fmt: skip
 
 
 def _values(arguments: Mapping[str, Any]) -> tuple[Any, list[Any]]:

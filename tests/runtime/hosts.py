@@ -37,6 +37,7 @@ def build_hosts(folder: Path) -> None:
     """tcexport_run, libtcexport.so and tcexport_c in ``folder``: with cmake where it is there."""
     if shutil.which("cmake"):
         configure = ["cmake", "-S", CPP, "-B", folder, f"-DPython_EXECUTABLE={sys.executable}"]
+        configure.append("-DCMAKE_BUILD_TYPE=None")  # an optimised build takes twice as long
         commands: list[list[Any]] = [configure, ["cmake", "--build", folder]]
     else:
 
@@ -54,8 +55,8 @@ def build_hosts(folder: Path) -> None:
         shared, here = folder / "libtcexport.so", f"-Wl,-rpath,{folder}"
         commands = [
             [*plus, CPP / "run.cc", "-o", folder / "tcexport_run", *link],
-            [*plus, "-shared", "-fPIC", "-fvisibility=hidden", CPP / "tcexport.cc", "-o", shared,
-             *link],
+            [*plus, "-shared", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
+             CPP / "tcexport.cc", "-o", shared, *link],
             ["cc", "-std=c11", f"-I{CPP}", "-isystem", dlpack, CPP / "example.c", "-o",
              folder / "tcexport_c", shared, here],
         ]  # fmt: skip

@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+import tcexport
 from tcexport.artifacts.contract import Fixed, TensorInput, TensorOutput
 from tcexport.artifacts.errors import TcexportError
 from tcexport.artifacts.manifest import Entry
@@ -84,7 +87,7 @@ def test_violations_have_the_same_codes_and_words(library: Path, guarded: Path) 
     good = call(3, 4, 2)
     calls = [inputs for inputs, _ in VIOLATIONS] + [good]
     calls += [{k: v for k, v in good.items() if k != "ids"}, good | {"z": 1}]
-    answers = c_answers(library, ("load", (str(guarded), None)), *(("call", c) for c in calls))[1:]
+    answers = c_answers(library, ("load", (str(guarded), {})), *(("call", c) for c in calls))[1:]
     codes = [code for _, code in VIOLATIONS] + ["", "TC302", "TC302"]
     for inputs, code, got in zip(calls, codes, answers, strict=True):
         wanted = python_answer(lambda inputs=inputs: model(**inputs))
@@ -116,7 +119,7 @@ def test_any_sizes_are_answered_alike(
 ) -> None:
     model = load(guarded)
     calls = [call(*each) for each in drawn]
-    answers = c_answers(library, ("load", (str(guarded), None)), *(("call", c) for c in calls))[1:]
+    answers = c_answers(library, ("load", (str(guarded), {})), *(("call", c) for c in calls))[1:]
     for inputs, got in zip(calls, answers, strict=True):
         wanted = python_answer(lambda inputs=inputs: model(**inputs))
         if wanted[0] == "error":
@@ -148,7 +151,7 @@ def test_numbers_are_compared_and_shown_as_python_does(
     model, x = load(scaled), np.ones((1, 4), np.float32)
     numbers = [*drawn, 1e22, 1e16, 9999999999999998.0, 1e-4, 1e-5, 0.0, -0.0, 5e-324, 1.0]
     calls = [{"x": x, "scale": number} for number in numbers]
-    answers = c_answers(library, ("load", (str(scaled), None)), *(("call", c) for c in calls))[1:]
+    answers = c_answers(library, ("load", (str(scaled), {})), *(("call", c) for c in calls))[1:]
     for inputs, got in zip(calls, answers, strict=True):
         wanted = python_answer(lambda inputs=inputs: model(**inputs))
         assert got == wanted if wanted[0] == "error" else got[0] == "done"
@@ -159,7 +162,7 @@ def test_strides_and_unaligned_tensors_are_copied(library: Path, added: Path) ->
     raw = np.zeros(4 * 3 * 4 + 4, np.uint8)[4:].view(np.float32).reshape(3, 4)
     views = [x[:, 4:8], x[:, ::3], x[::-1, :4], np.asfortranarray(x[:, :4]), raw]
     answers = c_answers(
-        library, ("load", (str(added), None)), *(("call", {"x": view}) for view in views)
+        library, ("load", (str(added), {})), *(("call", {"x": view}) for view in views)
     )
     for view, (kind, values) in zip(views, answers[1:], strict=True):
         assert kind == "done"
@@ -169,7 +172,7 @@ def test_strides_and_unaligned_tensors_are_copied(library: Path, added: Path) ->
 def test_what_is_malformed_is_refused_by_the_interface_itself(library: Path, added: Path) -> None:
     answers = c_answers(
         library,
-        ("load", (str(added), None)),
+        ("load", (str(added), {})),
         ("inputs", None),
         ("session", None),
         ("restore", {"x": 3}),
@@ -188,7 +191,7 @@ def test_sessions_keep_state_apart_and_refuse_as_pythons_do(
 ) -> None:
     x, here, beyond = np.ones((2, 4), np.float32), np.array([1]), np.array([4])
     steps: list[tuple[str, Any]] = [
-        ("load", (str(counter), None)),
+        ("load", (str(counter), {})),
         ("call", {"x": x, "at": here}),
         ("session", None),
         ("session call", {"x": x, "at": here}),
@@ -239,17 +242,78 @@ def test_sessions_keep_state_apart_and_refuse_as_pythons_do(
                 np.testing.assert_array_equal(mine, theirs)
 
 
+class Dice(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + torch.randn_like(x), torch.randint(1, 7, (x.shape[0],))
+
+
+def test_equal_seeds_give_equal_bits_in_every_language(library: Path, tmp_path: Path) -> None:
+    path = tmp_path / "dice.tcpkg"
+    axes: dict[str, Any] = {"x": ("n", None)}
+    tcexport.export(
+        Dice().eval(), (torch.ones(3, 4),), axes=axes, dynamic={"n": (1, 8)}, out=path,
+        targets=("cpu:x86-64-v3",),
+    )  # fmt: skip
+    x, model = {"x": np.ones((3, 4), np.float32)}, load(path)
+    session = model.session()
+    steps: list[tuple[str, Any]] = [
+        ("call", x),
+        ("session call", x),
+        *(("seed", 1234), ("session call", x), ("keep", None), ("session call", x)),
+        *(("seed", -5), ("session call", x), ("reset", None), ("session call", x)),
+    ]
+    answers = c_answers(library, ("load", (str(path), {})), ("session", None), *steps)[2:]
+    in_python = {
+        "call": lambda each: model(**each),
+        "session call": lambda each: session(**each),
+        "seed": session.seed,
+        "keep": lambda _: session.state(),
+        "reset": lambda _: session.reset(),
+    }
+    for (what, argument), got in zip(steps, answers, strict=True):
+        wanted = python_answer(lambda what=what, argument=argument: in_python[what](argument))
+        assert got[0] == wanted[0], (what, got, wanted)
+        if got[0] == "error":
+            assert got[1] == wanted[1]
+            assert got[2].partition("\n  try")[0] == wanted[2].partition("\n  try")[0]
+        elif what == "session call":
+            for (_, mine), theirs in zip(got[1], wanted[1], strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+        elif what == "keep":
+            kept = got[1]
+            assert {name: value.tolist() for name, value in kept} == {
+                name: value.tolist() for name, value in wanted[1].items()
+            }
+    assert [each[1] for each in answers if each[0] == "error"] == ["TC321", "TC325", "TC325"]
+    on = [
+        ("load", (str(path), {})),
+        ("session", None),
+        ("restore", dict(kept)),
+        ("session call", x),
+    ]
+    for (_, mine), (_, again) in zip(c_answers(library, *on)[-1][1], answers[5][1], strict=True):
+        np.testing.assert_array_equal(mine, again)
+
+
+def test_a_seed_is_for_models_that_draw(library: Path, counter: Path) -> None:  # noqa: F811
+    answers = c_answers(library, ("load", (str(counter), {})), ("session", None), ("seed", 1))
+    wanted = python_answer(lambda: load(counter).session().seed(1))
+    assert answers[-1] == wanted and wanted[1] == "TC008"
+
+
 def test_a_bundle_that_must_be_signed(library: Path, added: Path, tmp_path: Path) -> None:
     path, key = tmp_path / "m.tcpkg", Key(tmp_path, "mine")
     shutil.copy(added, path)
     before, none = c_answers(
-        library, ("load", (str(path), [str(key.public)])), ("load", (str(path), []))
+        library,
+        ("load", (str(path), {"require_signature": [str(key.public)]})),
+        ("load", (str(path), {"require_signature": []})),
     )
     assert (before[1], before[3], none[1], none[3]) == ("TC408", 3, "TC014", 2)
     signed_by(path, key)
     answers = c_answers(
         library,
-        ("load", (str(path), [str(key.public)])),
+        ("load", (str(path), {"require_signature": [str(key.public)]})),
         ("call", {"x": np.ones((1, 4), np.float32)}),
     )
     assert [each[0] for each in answers] == ["done", "done"]

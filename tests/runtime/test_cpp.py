@@ -23,7 +23,7 @@ import tcexport
 from tcexport.artifacts import contract, manifest, states
 from tcexport.artifacts.container import open_bundle
 from tcexport.artifacts.contract import TensorInput, TensorOutput, ValueSource
-from tcexport.artifacts.errors import GuardError, TcexportError
+from tcexport.artifacts.errors import GuardError, Location, TcexportError
 from tcexport.artifacts.external import move_outside
 from tcexport.artifacts.manifest import Entry, Target, Variant
 from tcexport.runtime import load
@@ -115,12 +115,15 @@ def kept(name: str, folder: Path) -> Path:
         *(contract.ValueSource, contract.Parameter, contract.TensorInput, contract.Fixed),
         *(contract.Guard, contract.IndexGuard, contract.Part, contract.ComputedGuard),
         *(contract.TensorOutput, contract.SizeOutput, contract.Origin),
-        *(manifest.Variant, states.StateTensor),
+        *(manifest.Variant, states.StateTensor, manifest.Provenance, Location),
+        *(contract.Leaf, contract.TupleNode, contract.ListNode, contract.DictNode),
+        *(contract.NamedTupleNode, contract.AbsentNode),
     ],
 )
 def test_the_host_knows_every_field_of_the_format(kind: Any) -> None:
     """It refuses what it does not know: a new field is to be held there too, or refused on purpose."""
-    text = (CPP / "tcexport" / "contract.hpp").read_text()
+    rooms = ("contract", "manifest", "structure")
+    text = "".join((CPP / "tcexport" / f"{room}.hpp").read_text() for room in rooms)
     known = [
         set(re.findall(r'"(\w+)"', each)) for each in re.findall(r"Only\(\{(.*?)\}", text, re.S)
     ]

@@ -6,14 +6,15 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "contract.hpp"
 #include "error.hpp"
 #include "file.hpp"
 #include "json.hpp"
+#include "manifest.hpp"
 #include "signature.hpp"
 #include "tensors.hpp"
 
@@ -43,8 +44,6 @@ class Bundle {
       Read();
     } catch (const Malformed& error) {
       NotABundle(path, error.what());
-    } catch (const Unserved& error) {
-      throw BundleError("TC404", path + ": " + error.what(), {}, {"load it from Python"});
     }
   }
 
@@ -67,14 +66,29 @@ class Bundle {
     }
   }
 
-  /// The weights by their names, where they lie; each keeps the file that it lies in.
+  /// The weights by their names, where they lie; each keeps the file that it lies in. Among them are all
+  /// that the routes take and that the states start as.
   ///
-  /// Throws BundleError: TC401.
-  std::map<std::string, ffi::Tensor> Weights() {
-    if (!manifest.HasWeights()) return {};
+  /// Throws BundleError: TC401; TC410.
+  std::map<std::string, ffi::Tensor> Weights(const std::vector<Terms>& routes) {
+    std::vector<std::string> names;
+    for (const Terms& route : routes)
+      names.insert(names.end(), route.weights.begin(), route.weights.end());
+    for (const StateTensor& state : manifest.states)
+      if (!state.initial.empty()) names.push_back(state.initial);
+    if (names.empty()) return {};
     Span span = View(kWeights);
     try {
-      return ReadWeights(span, manifest.beside.empty() ? file_ : beside_);
+      auto found = ReadWeights(span, manifest.beside.empty() ? file_ : beside_);
+      for (const auto& name : names)
+        if (!found.count(name))
+          throw Malformed(std::string(kWeights) + " has no tensor " + Quoted(name));
+      for (const StateTensor& state : manifest.states)
+        if (!state.initial.empty() &&
+            (DtypeName(found.at(state.initial).dtype()) != state.dtype ||
+             ShapeOf(found.at(state.initial)) != state.shape))
+          throw Malformed("state " + Quoted(state.name) + " has no initial value that fits it");
+      return found;
     } catch (const Malformed& error) {
       NotABundle(path, error.what());
     }
@@ -86,9 +100,19 @@ class Bundle {
     auto part = [&](const Entry& entry) {
       return Span{file_->span().data + entry.start, static_cast<size_t>(entry.size)};
     };
-    Span head = part(entries[0]);
-    if (Crc32(head.data, head.size) != entries[0].crc)
-      throw Malformed("manifest.json: damaged, its CRC differs");
+    try {
+      ReadHead(part(entries[0]), entries[0].crc);
+    } catch (const Malformed& error) {
+      throw Malformed(std::string(kManifest) + ": " + error.what());
+    }
+    CheckMembers(entries);
+    for (size_t at = 1; at < entries.size(); ++at)
+      spans_.emplace(entries[at].name, part(entries[at]));
+  }
+
+  void ReadHead(const Span& head, uint32_t crc) {
+    if (head.size > (64u << 20)) throw Malformed("too large");
+    if (Crc32(head.data, head.size) != crc) throw Malformed("damaged, its CRC differs");
     Json data = Json::Parse(head.text());
     int64_t version = data["format_version"].Int();
     if (version > kFormatVersion)
@@ -96,29 +120,32 @@ class Bundle {
                         path + ": format version " + std::to_string(version) +
                             " is newer than this tcexport reads",
                         {}, {"pip install --upgrade tcexport"});
-    if (version < 1) throw Malformed("manifest.json: format version does not exist");
-    try {
-      manifest = ReadManifest(data);
-    } catch (const Malformed& error) {
-      throw Malformed(std::string("manifest.json: ") + error.what());
+    if (version < 1)
+      throw Malformed("format version " + std::to_string(version) + " does not exist");
+    manifest = ManifestReader::Read(data);
+  }
+
+  /// That the file holds what the manifest lists, in its order.
+  void CheckMembers(const std::vector<Entry>& entries) const {
+    std::map<std::string, uint64_t> sizes;
+    for (size_t at = 1; at < entries.size(); ++at) sizes[entries[at].name] = entries[at].size;
+    std::set<std::string> names;
+    for (const Member& member : manifest.listed) {
+      names.insert(member.name);
+      auto found = sizes.find(member.name);
+      if (found == sizes.end())
+        throw Malformed("member " + Quoted(member.name) + " of the manifest is not in the file");
+      if (found->second != member.size)
+        throw Malformed("member " + Quoted(member.name) + " has " +
+                        std::to_string(found->second) + " bytes, the manifest says " +
+                        std::to_string(member.size));
     }
-    entries.erase(entries.begin());
-    for (const Entry& entry : entries) {
-      auto listed = manifest.members.find(entry.name);
-      if (listed == manifest.members.end() || listed->second.size != entry.size)
-        throw Malformed("member '" + entry.name + "' is not as the manifest says");
-      if (!spans_.emplace(entry.name, part(entry)).second)
-        throw Malformed("member '" + entry.name + "' is there twice");
-    }
-    size_t outside = manifest.beside.empty() ? 0 : 1;
-    if (spans_.size() + outside != manifest.members.size())
-      throw Malformed("a member of the manifest is not in the file");
-    std::vector<std::string> named;
-    for (const Target& target : manifest.targets) named.push_back(target.library);
-    for (const Runtime& runtime : manifest.runtimes) named.push_back(runtime.library);
-    if (manifest.HasWeights()) named.push_back(kWeights);
-    for (const auto& name : named)
-      if (!manifest.members.count(name)) throw Malformed("no member '" + name + "'");
+    for (const auto& [name, size] : sizes)
+      if (!names.count(name)) throw Malformed("member " + Quoted(name) + " is not in the manifest");
+    bool ordered = manifest.listed.size() + 1 == entries.size();
+    for (size_t at = 1; ordered && at < entries.size(); ++at)
+      ordered = manifest.listed[at - 1].name == entries[at].name;
+    if (!ordered) throw Malformed("the members are not in the manifest's order");
   }
 
   /// The file of the weights: beside the path that was given, or beside what a link leads to.

@@ -35,10 +35,10 @@ class Checks {
     for (const Input& input : terms_.inputs) known.insert(input.path);
     std::string call = "(";
     for (const Input& input : terms_.inputs) call += (call.size() > 1 ? ", " : "") + input.path;
+    call += ")";
     for (const auto& [path, value] : arguments)
       if (!known.count(path))
-        throw GuardError("TC302", path + ": is not an input of this model, needs to be left out",
-                         {"the call is " + call + ")"});
+        throw Unbound(path, "is not an input of this model", "to be left out", call);
     Tensors leaves;
     for (size_t index = 0; index < terms_.inputs.size(); ++index) {
       const Input& input = terms_.inputs[index];
@@ -46,15 +46,14 @@ class Checks {
       leaves.push_back(nullptr);
       if (found == arguments.end()) {
         if (terms_.optional.count(index) && !input.tensor) continue;
-        throw GuardError("TC302", input.path + ": is missing, needs one argument",
-                         {"the call is " + call + ")"});
+        throw Unbound(input.path, "is missing", "one argument", call);
       }
       const Plain* plain = std::get_if<Plain>(&found->second);
       if (!input.tensor) {
         static const Origin origin{"fixed at export"};
         Plain wanted{input.dtype, input.text};
         if (!plain || !(*plain == wanted))
-          Refuse("TC308", input.path, "", plain ? plain->Shown() : "a Tensor", wanted.Shown(),
+          Refuse("TC308", input.path, "", plain ? plain->Shown(80) : "a Tensor", wanted.Shown(),
                  &origin);
         continue;
       }
@@ -103,30 +102,40 @@ class Checks {
     const ComputedGuard& guard = terms_.computed_guards[number];
     std::vector<std::string> notes = {"from: " + guard.origin.text};
     if (!terms_.dims.empty()) notes.push_back("the bundle serves: " + terms_.Serves());
-    if (guard.assertion)
+    if (guard.assertion) {
+      const std::string &what = guard.what, told = what.empty() ? guard.origin.text : what;
       throw GuardError("TC311",
-                       guard.origin.reason + " does not hold" +
-                           (guard.what.empty() ? "" : ": " + guard.what),
-                       notes);
+                       guard.origin.reason + " does not hold" + (what.empty() ? "" : ": " + what),
+                       notes, {},
+                       {"", "false", what.empty() ? "true" : what, "assertion: " + told});
+    }
     std::string size = guard.size ? guard.size->Render() : "the size of what they index", lowest = "0";
     if (guard.wraps && guard.size)
       lowest = guard.size->operands.empty() ? "-" + size : "-(" + size + ")";
-    throw GuardError("TC309",
-                     guard.what + ": one is out of range, needs " + lowest + " <= index < " + size,
-                     notes);
+    const std::string needs = lowest + " <= index < " + size;
+    throw GuardError("TC309", guard.what + ": one is out of range, needs " + needs, notes, {},
+                     {"", "out of range", needs, guard.what + ": " + needs});
   }
 
  private:
+  static GuardError Unbound(const std::string& path, const std::string& got,
+                            const std::string& needs, const std::string& call) {
+    return GuardError("TC302", path + ": " + got + ", needs " + needs, {"the call is " + call}, {},
+                      {path, got, needs, "the arguments and their structure"});
+  }
+
+  /// `guard` says what is needed without the sizes of this call, where `needs` holds them.
   [[noreturn]] void Refuse(const std::string& code, std::string place, const std::string& label,
                            const std::string& got, const std::string& needs,
                            const Origin* origin, std::vector<std::string> notes = {},
-                           std::vector<std::string> tries = {}) const {
+                           std::vector<std::string> tries = {}, std::string guard = "") const {
     const std::string where = place;
     if (!label.empty() && label != place) place += " (" + label + ")";
     if (origin) notes.push_back("from: " + origin->text);
     if (!terms_.dims.empty()) notes.push_back("the bundle serves: " + terms_.Serves());
+    if (guard.empty()) guard = needs;
     throw GuardError(code, place + ": got " + got + ", needs " + needs, notes, tries,
-                     {where, got, needs});
+                     {where, got, needs, place + ": " + guard});
   }
 
   static std::string At(const std::string& path, size_t axis) {
@@ -236,7 +245,8 @@ class Checks {
         needed = size.Value(dims);
       } catch (const NoValue& error) {
         Refuse("TC306", At(input.path, axis), size.Render(), got,
-               size.Render() + ", which has no value (" + error.what() + ")", nullptr);
+               size.Render() + ", which has no value (" + error.what() + ")", nullptr, {}, {},
+               size.Render());
       }
       if (needed == tensor.size(static_cast<int>(axis))) continue;
       std::string shown = size.Render() + " = " + Text(needed);
@@ -247,7 +257,8 @@ class Checks {
       } else {
         shown += " (" + Values(size, dims) + ")";
       }
-      Refuse("TC306", At(input.path, axis), size.Render(), got, shown, nullptr);
+      Refuse("TC306", At(input.path, axis), size.Render(), got, shown, nullptr, {}, {},
+             size.Render());
     }
   }
 
@@ -266,6 +277,7 @@ class Checks {
   void CheckIndex(const IndexGuard& guard, const ffi::Tensor& tensor,
                   const Dims& dims) const {
     const std::string& path = terms_.inputs[guard.input].path;
+    const std::string within = guard.lo.Render() + " <= each value <= " + guard.hi.Render();
     std::vector<int64_t> to = ShapeOf(tensor), from(to.size(), 0), shift(to.size(), 0);
     Wide lo, hi;
     try {
@@ -284,7 +296,7 @@ class Checks {
     } catch (const NoValue& error) {
       Refuse("TC309", path, "", "sizes",
              guard.lo.Render() + " <= " + path + " <= " + guard.hi.Render() + " (" + error.what() + ")",
-             &guard.origin);
+             &guard.origin, {}, {}, within);
     }
     ForEach(tensor, from, to, [&](int64_t offset, const std::vector<int64_t>& at) {
       Wide value = Integer(tensor, offset);
@@ -293,7 +305,7 @@ class Checks {
       for (size_t axis = 0; axis < at.size(); ++axis)
         got += (axis ? ", " : " at [") + std::to_string(at[axis] + shift[axis]);
       Refuse("TC309", path, "", got + (at.empty() ? "" : "]"),
-             Text(lo) + " <= " + path + " <= " + Text(hi), &guard.origin);
+             Text(lo) + " <= " + path + " <= " + Text(hi), &guard.origin, {}, {}, within);
     });
   }
 
@@ -306,7 +318,7 @@ class Checks {
       Place place = PlaceOf(DimOf(names.at(0)), leaves);
       Refuse("TC307", place.where, place.label, place.got,
              "a value of " + size.Render() + " (" + error.what() + ")", nullptr,
-             {"with " + Values(size, dims)});
+             {"with " + Values(size, dims)}, {}, size.Render());
     }
   }
 
@@ -317,7 +329,7 @@ class Checks {
 inline int64_t Sized(Wide size) {
   if (size == static_cast<int64_t>(size)) return static_cast<int64_t>(size);
   const std::string where = "the call", got = "a size of " + Text(size), needs = "sizes of 64 bits";
-  throw GuardError("TC307", where + ": got " + got + ", needs " + needs, {}, {}, {where, got, needs});
+  throw GuardError("TC307", where + ": got " + got + ", needs " + needs, {}, {}, {where, got, needs, where + ": " + needs});
 }
 
 /// The route that takes a call, and the values of its dims (runtime/variants.py).
@@ -353,7 +365,7 @@ inline std::pair<size_t, Dims> Choice(const std::vector<Terms>& routes, const Te
   std::string needed = Join(needs, "; or ");
   throw GuardError("TC320",
                    first.where + ": got " + first.got + ", which no variant takes: it needs " + needed,
-                   notes, {}, {first.where, first.got, needed});
+                   notes, {}, {first.where, first.got, needed, first.where + ": " + needed});
 }
 
 }  // namespace detail

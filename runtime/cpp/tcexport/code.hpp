@@ -134,21 +134,19 @@ inline void LoadRuntime(Bundle* bundle, const Runtime& wanted) {
 /// A library, its weights, and a virtual machine, which one thread may use at a time.
 class Code {
  public:
-  Code(Bundle* bundle, const std::string& library, std::vector<Terms> routes)
+  /// `weights`: those of the bundle, by name.
+  Code(Bundle* bundle, const std::string& library, std::vector<Terms> routes,
+       std::map<std::string, ffi::Tensor> weights)
       : routes_(std::move(routes)),
+        weights_(std::move(weights)),
         library_(LoadMember<ffi::Module>(bundle, library, [](const std::string& place) {
           return Call(Global("ffi.Module.load_from_file.so"), ffi::String(place), ffi::String("so"))
               .cast<ffi::Module>();
         })) {
-    if (bundle->manifest.HasWeights()) {
+    if (!weights_.empty()) {
       Span span = bundle->View(kWeights);
       low_ = span.data, high_ = span.data + span.size;
     }
-    weights_ = bundle->Weights();
-    for (const Terms& route : routes_)
-      for (const auto& name : route.weights)
-        if (!weights_.count(name))
-          NotABundle(bundle->path, "weights.safetensors has no tensor '" + name + "'");
     Start();
   }
 

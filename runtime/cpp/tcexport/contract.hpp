@@ -1,18 +1,22 @@
-// What a manifest says (artifacts/contract.py, artifacts/manifest.py).
+// The contract of a bundle, and how the function that keeps it is called (artifacts/contract.py).
 #pragma once
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "expr.hpp"
 #include "json.hpp"
+#include "structure.hpp"
+#include "value.hpp"
 
 namespace tcexport {
 namespace detail {
@@ -23,12 +27,12 @@ struct Origin {
   static Origin From(const Json& data) {
     data.Only({"reason", "location"});
     Origin made{data["reason"].String(), data["reason"].String()};
-    const Json* place = data.Find("location");
-    if (place && !place->null()) {
-      place->Only({"file", "line", "text"});
-      std::string line = (*place)["text"].String();
-      made.text = (line.empty() ? made.text : line) + "  (" + (*place)["file"].String() + ":" +
-                  std::to_string((*place)["line"].Int()) + ")";
+    const Json& place = data.Maybe("location");
+    if (!place.null()) {
+      place.Only({"file", "line", "text"});
+      std::string line = place.Find("text") ? place["text"].String() : "";
+      made.text = (line.empty() ? made.text : line) + "  (" + place["file"].String() + ":" +
+                  std::to_string(place["line"].Int()) + ")";
     }
     return made;
   }
@@ -62,7 +66,8 @@ struct Input {
 struct Output {
   std::string path;
   char kind = 't';  // tensor, size, fixed
-  size_t result = 0;
+  int64_t result = 0;
+  bool sized = true;  // false where a size is known after the call only
   Expr size;
   std::string type, text;
 };
@@ -90,16 +95,6 @@ struct ComputedGuard {
   Origin origin;
 };
 
-struct Runtime {
-  std::string system, machine, version, ffi, library;
-};
-
-/// A tensor that the compiled code takes between the sizes and the weights, and writes to.
-struct StateTensor {
-  std::string name, dtype, initial;  // initial: a tensor of the weights, or "" for zeros
-  std::vector<int64_t> shape;
-};
-
 /// A contract, and how the function that keeps it is called.
 struct Terms {
   std::string name;  // of a variant
@@ -115,6 +110,7 @@ struct Terms {
   std::vector<Expr> sizes;
   std::vector<std::string> weights;
   bool whole = true;  // the contract is the bundle's own
+  std::optional<std::vector<Expr>> memory = std::nullopt;  // bytes that a call allocates at once
 
   std::string Serves() const {
     std::vector<std::string> parts;
@@ -123,289 +119,288 @@ struct Terms {
   }
 };
 
-struct Target {
-  std::string name, system, machine, level, libc, library;
-  std::vector<Terms> own;  // one, where it is called in a way of its own
-};
+constexpr size_t kMostInputs = 4096, kMostGuards = 65536, kMostAxes = 32;
+constexpr int64_t kMostSize = int64_t(1) << 62;
 
-struct Member {
-  uint64_t size = 0;
-  std::string sha256;
-};
-
-struct Manifest {
-  std::string model;
-  Terms terms;                // what the bundle serves as a whole
-  std::vector<Terms> routes;  // the code, in the order in which it is tried: one, or the variants
-  std::vector<StateTensor> states;
-  std::vector<Target> targets;
-  std::vector<Runtime> runtimes;
-  std::map<std::string, Member> members;
-  std::string beside;  // the file beside the bundle that holds the weights, if they are there
-
-  bool HasWeights() const {
-    auto initial = [](const StateTensor& state) { return !state.initial.empty(); };
-    auto taking = [](const Terms& route) { return !route.weights.empty(); };
-    for (const Target& target : targets)
-      if (std::any_of(target.own.begin(), target.own.end(), taking)) return true;
-    return std::any_of(states.begin(), states.end(), initial) ||
-           std::any_of(routes.begin(), routes.end(), taking);
-  }
-};
-
-/// A bundle that is sound, and that this host does not serve.
-struct Unserved : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-constexpr const char* kWeights = "weights.safetensors";
-
-inline size_t Index(const Json& data, size_t count) {
-  int64_t index = data.Int();
-  if (index < 0 || static_cast<size_t>(index) >= count) throw Malformed("an index out of range");
-  return static_cast<size_t>(index);
+inline bool IsDtype(const std::string& name) {
+  static const std::set<std::string> known = {
+      "bool",     "uint8",    "uint16",   "uint32",     "uint64",        "int8",
+      "int16",    "int32",    "int64",    "float16",    "bfloat16",      "float32",
+      "float64",  "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
+      "float8_e4m3fnuz", "float8_e5m2fnuz"};
+  return known.count(name) > 0;
 }
 
-inline void Leaves(const Json& node, std::set<size_t>* into, size_t count) {
-  if (node["node"].String() == "leaf") {
-    into->insert(Index(node["index"], count));
-  } else if (const Json* items = node.Find("items")) {
-    for (const Json& item : items->Items()) Leaves(item, into, count);
+/// Whether a fixed value is spelled as Python spells it, with no more digits than Python reads.
+inline bool IsFixed(const std::string& type, const std::string& text) {
+  if (type == "str") return true;
+  if (type == "none") return text == "None";
+  if (type == "bool") return text == "True" || text == "False";
+  if (type == "int") {
+    std::string digits = text.substr(text.rfind('-', 0) == 0 ? 1 : 0);
+    bool whole = !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+    return whole && digits.size() <= 4300 && (digits[0] != '0' || text == "0");
   }
+  double value = 0;
+  auto end = std::from_chars(text.data(), text.data() + text.size(), value);
+  return end.ec == std::errc() && end.ptr == text.data() + text.size() &&
+         (std::isnan(value) || Plain::Of(value).text == text);
 }
 
-inline Terms ReadTerms(const Json& contract, const Json& entry) {
-  Terms made;
-  contract.Only({"dims", "parameters", "inputs", "guards", "index_guards", "outputs", "result",
-                 "computed_guards"});
-  entry.Only({"function", "inputs", "sizes", "weights", "results", "into", "given"});
-  std::set<std::string> names;
-  for (const Json& dim : contract["dims"].Items())
-    if (!names.insert(dim["name"].String()).second) throw Malformed("two dims with one name");
-  auto expr = [&](const Json& each) { return Expr::From(each, names); };
-  auto shape = [&](const Json& each) {
-    std::vector<Expr> sizes;
-    for (const Json& size : each.Items()) sizes.push_back(expr(size));
-    return sizes;
-  };
-  for (const Json& each : contract["inputs"].Items()) {
-    Input input;
-    input.path = each["path"].String();
-    input.tensor = each["kind"].String() == "tensor";
-    if (input.tensor) {
-      each.Only({"kind", "path", "dtype", "shape", "layout"});
-      input.dtype = each["dtype"].String();
-      input.shape = shape(each["shape"]);
-      const Json* layout = each.Find("layout");
-      input.contiguous = layout && layout->String() == "contiguous";
-    } else {
-      each.Only({"kind", "path", "type", "text"});
-      input.dtype = each["type"].String();
-      input.text = each["text"].String();
+/// Reads a contract. Throws Malformed: it does not make sense as one.
+class ContractReader {
+ public:
+  explicit ContractReader(const Json& contract) {
+    contract.Only({"dims", "parameters", "inputs", "guards", "index_guards", "outputs", "result",
+                   "computed_guards"});
+    const List &dims = contract["dims"].Items(), &inputs = contract["inputs"].Items(),
+               &guards = contract["guards"].Items(), &outputs = contract["outputs"].Items(),
+               &indices = contract["index_guards"].Items(),
+               &computed = contract.ListOf("computed_guards");
+    if (inputs.size() > kMostInputs || outputs.size() > kMostInputs)
+      throw Malformed("too many inputs or outputs");
+    if (guards.size() + indices.size() + computed.size() > kMostGuards)
+      throw Malformed("too many guards");
+    for (const Json& dim : dims)
+      if (!names_.insert(dim["name"].String()).second) throw Malformed("two dims with one name");
+    for (const Json& each : inputs) made_.inputs.push_back(ReadInput(each));
+    for (const Json& each : dims) made_.dims.push_back(ReadDim(each));
+    for (const Json& each : guards) made_.guards.push_back(ReadGuard(each));
+    for (const Json& each : indices) made_.index_guards.push_back(ReadIndexGuard(each));
+    for (const Json& each : computed) made_.computed_guards.push_back(ReadComputedGuard(each));
+    for (const Json& each : outputs) made_.outputs.push_back(ReadOutput(each));
+    ReadParameters(contract["parameters"].Items());
+    std::vector<int64_t> leaves;
+    ReadNode(contract["result"], &leaves);
+    CheckLeaves(leaves, outputs.size());
+    contract["result"]["node"].OneOf({"leaf", "tuple", "list", "dict", "namedtuple"});
+  }
+
+  /// The contract with the entry of the function that keeps it.
+  Terms With(const Json& entry) const {
+    entry.Only({"function", "inputs", "sizes", "weights", "results", "into", "given"});
+    Terms made = made_;
+    made.function = entry["function"].String();
+    for (const Json& each : entry["inputs"].Items()) {
+      int64_t index = each.Int();
+      if (index < 0 || index >= static_cast<int64_t>(made.inputs.size()) ||
+          !made.inputs[static_cast<size_t>(index)].tensor)
+        throw Malformed("the entry takes input " + std::to_string(index) +
+                        ", which is not a tensor");
+      made.taken.push_back(static_cast<size_t>(index));
     }
-    made.inputs.push_back(input);
+    for (const Json& each : entry["sizes"].Items()) made.sizes.push_back(Expr::From(each, names_));
+    for (const Json& each : entry["weights"].Items()) made.weights.push_back(each.String());
+    int64_t results = entry["results"].Int();
+    for (const Output& output : made.outputs)
+      if (output.kind == 't' && (output.result < 0 || output.result >= results))
+        throw Malformed(output.path + ": the entry has no result " + std::to_string(output.result));
+    return made;
   }
-  size_t count = made.inputs.size();
-  for (const Json& each : contract["parameters"].Items()) {
-    each.Only({"name", "kind", "structure", "optional"});
-    if (each["optional"].Bool()) Leaves(each["structure"], &made.optional, count);
+
+  /// Throws Malformed unless an entry says what its results are written into.
+  void CheckGiven(const Json& entry) const {
+    std::set<int64_t> given;
+    const List& numbers = entry.ListOf("given");
+    for (const Json& each : numbers) given.insert(each.Int());
+    std::string into = entry.Find("into") ? entry["into"].String() : "";
+    if (into.empty() != numbers.empty() || given.size() != numbers.size())
+      throw Malformed("the entry does not say what its results are written into");
+    for (int64_t number : given)
+      if (std::none_of(made_.outputs.begin(), made_.outputs.end(), [&](const Output& output) {
+            return output.kind == 't' && output.sized && output.result == number;
+          }))
+        throw Malformed("the entry takes memory for result " + std::to_string(number) +
+                        ", of no known size");
   }
-  auto tensor_at = [&](const Json& index) {
-    size_t found = Index(index, count);
-    if (!made.inputs[found].tensor) throw Malformed("an input that is no tensor");
-    return found;
-  };
-  for (const Json& each : contract["dims"].Items()) {
-    each.Only({"name", "source", "lo", "hi", "lo_from", "hi_from", "step", "step_from"});
-    Dim dim;
-    dim.name = each["name"].String();
-    const Json& source = each["source"].Only({"read", "input", "axis", "scale", "offset"});
-    dim.by_value = source["read"].String() == "value";
-    dim.input = tensor_at(source["input"]);
-    if (!dim.by_value) {
-      dim.axis = Index(source["axis"], made.inputs[dim.input].shape.size());
-      dim.scale = source["scale"].Int();
-      dim.offset = source["offset"].Int();
-    } else if (made.inputs[dim.input].dtype.find("int") == std::string::npos) {
-      throw Malformed("a dim read from what holds no integers");
+
+  /// Sums of bytes over the dims; none where there is null.
+  std::optional<std::vector<Expr>> Memory(const Json& sums) const {
+    if (sums.null()) return std::nullopt;
+    if (sums.Items().size() > 64) throw Malformed("too many sums of memory");
+    std::vector<Expr> memory;
+    for (const Json& each : sums.Items()) {
+      memory.push_back(Expr::From(each, names_));
+      if (memory.back().logic())
+        throw Malformed("memory: a condition where a number is needed");
     }
-    dim.lo = each["lo"].Int();
-    if (!each["hi"].null()) dim.hi = each["hi"].Int();
-    dim.step = each["step"].Int();
-    if (dim.scale < 1 || dim.step < 1) throw Malformed("dim " + dim.name + ": range out of bounds");
-    dim.lo_from = Origin::From(each["lo_from"]);
-    dim.hi_from = Origin::From(each["hi_from"]);
-    if (!each["step_from"].null()) dim.step_from = Origin::From(each["step_from"]);
-    made.dims.push_back(dim);
+    return memory;
   }
-  for (const Json& each : contract["guards"].Items()) {
-    each.Only({"expr", "origin"});
-    made.guards.push_back({expr(each["expr"]), Origin::From(each["origin"])});
-    if (!made.guards.back().expr.logic()) throw Malformed("a guard that is not a condition");
+
+ private:
+  Expr Number(const Json& data) const {
+    Expr made = Expr::From(data, names_);
+    if (made.logic()) throw Malformed("a condition where a number is needed");
+    return made;
   }
-  for (const Json& each : contract["index_guards"].Items()) {
-    each.Only({"input", "lo", "hi", "origin", "parts"});
-    IndexGuard guard{tensor_at(each["input"]), expr(each["lo"]), expr(each["hi"]),
-                     Origin::From(each["origin"]), {}};
-    for (const Json& part : each["parts"].Items()) {
-      part.Only({"axis", "start", "stop"});
-      guard.parts.push_back({Index(part["axis"], made.inputs[guard.input].shape.size()),
-                             expr(part["start"]), expr(part["stop"])});
+
+  const List& Axes(const Json& shape) const {
+    if (shape.Items().size() > kMostAxes) throw Malformed("rank too large");
+    return shape.Items();
+  }
+
+  static std::string Path(const Json& item) {
+    CheckName(item["path"].String());
+    return item["path"].String();
+  }
+
+  static std::string Dtype(const Json& tensor) {
+    const std::string& dtype = tensor["dtype"].String();
+    if (!IsDtype(dtype)) throw Malformed(Path(tensor) + ": unknown dtype " + Quoted(dtype, 40));
+    return dtype;
+  }
+
+  static Plain Fixed(const Json& item) {
+    item.Only({"kind", "path", "type", "text"});
+    Plain made{item["type"].OneOf({"none", "bool", "int", "float", "str"}), item["text"].String()};
+    if (!IsFixed(made.type, made.text)) throw Malformed(Path(item) + ": bad fixed value");
+    return made;
+  }
+
+  Input ReadInput(const Json& each) const {
+    Input made;
+    made.path = Path(each);
+    made.tensor = each["kind"].OneOf({"tensor", "fixed"}) == "tensor";
+    if (!made.tensor) {
+      Plain fixed = Fixed(each);
+      made.dtype = fixed.type, made.text = fixed.text;
+      return made;
     }
-    made.index_guards.push_back(guard);
+    each.Only({"kind", "path", "dtype", "shape", "layout"});
+    made.dtype = Dtype(each);
+    for (const Json& size : Axes(each["shape"])) made.shape.push_back(Number(size));
+    if (const Json* layout = each.Find("layout"))
+      made.contiguous = layout->OneOf({"any", "contiguous"}) == "contiguous";
+    return made;
   }
-  for (const Json& each : contract["computed_guards"].Items()) {
-    each.Only({"what", "size", "wraps", "origin", "assertion"});
-    ComputedGuard guard;
-    guard.what = each["what"].String();
-    if (!each["size"].null()) guard.size = expr(each["size"]);
-    guard.wraps = each["wraps"].Bool();
-    guard.assertion = each["assertion"].Bool();
-    guard.origin = Origin::From(each["origin"]);
-    made.computed_guards.push_back(guard);
-  }
-  made.function = entry["function"].String();
-  for (const Json& each : entry["inputs"].Items()) made.taken.push_back(tensor_at(each));
-  made.sizes = shape(entry["sizes"]);
-  for (const Json& each : entry["weights"].Items()) made.weights.push_back(each.String());
-  for (const Json& each : contract["outputs"].Items()) {
-    Output output;
-    output.path = each["path"].String();
-    std::string kind = each["kind"].String();
-    output.kind = kind[0];
+
+  Output ReadOutput(const Json& each) const {
+    Output made;
+    made.path = Path(each);
+    const std::string& kind = each["kind"].OneOf({"tensor", "size", "fixed"});
+    made.kind = kind[0];
     if (kind == "tensor") {
       each.Only({"kind", "path", "dtype", "shape", "result"});
-      output.result = Index(each["result"], static_cast<size_t>(entry["results"].Int()));
+      Dtype(each);
+      made.result = each["result"].Int();
+      for (const Json& size : Axes(each["shape"])) {
+        if (size.null())
+          made.sized = false;
+        else
+          Number(size);
+      }
     } else if (kind == "size") {
-      each.Only({"kind", "path", "value"});
-      output.size = expr(each["value"]);
+      made.size = Number(each.Only({"kind", "path", "value"})["value"]);
     } else {
-      each.Only({"kind", "path", "type", "text"});
-      output.type = each["type"].String();
-      output.text = each["text"].String();
+      Plain fixed = Fixed(each);
+      made.type = fixed.type, made.text = fixed.text;
     }
-    made.outputs.push_back(output);
+    return made;
   }
-  return made;
-}
 
-/// The variants in their order, with the entries of one binary where it has its own. As in Python, each
-/// takes the calls of the bundle, with dims from the same places.
-inline std::vector<Terms> ReadRoutes(const Json& data, const Terms& terms,
-                                     const std::vector<Json>* entries = nullptr) {
-  const Json* variants = data.Find("variants");
-  if (!variants || variants->Items().empty()) return {terms};
-  std::vector<Terms> routes;
-  std::set<std::string> names;
-  for (const Json& each : variants->Items()) {
-    each.Only({"name", "entry", "contract", "memory"});
-    const Json* own = each.Find("contract");
-    bool whole = !own || own->null();
-    const Json& entry = entries ? (*entries)[routes.size()] : each["entry"];
-    Terms route = ReadTerms(whole ? data["contract"] : *own, entry);
-    route.name = each["name"].String();
-    route.whole = whole;
-    bool alike = route.inputs.size() == terms.inputs.size() &&
-                 route.outputs.size() == terms.outputs.size();
-    for (size_t at = 0; alike && at < route.inputs.size(); ++at)
-      alike = route.inputs[at].path == terms.inputs[at].path &&
-              route.inputs[at].tensor == terms.inputs[at].tensor;
-    if (!alike || !names.insert(route.name).second || routes.size() == 256)
-      throw Malformed("variant '" + route.name + "' takes other calls than the bundle");
-    routes.push_back(std::move(route));
+  size_t TensorAt(const Json& index) const {
+    int64_t found = index.Int();
+    if (found < 0 || found >= static_cast<int64_t>(made_.inputs.size()))
+      throw Malformed("no input " + std::to_string(found));
+    if (!made_.inputs[static_cast<size_t>(found)].tensor)
+      throw Malformed("input " + std::to_string(found) + " is not a tensor");
+    return static_cast<size_t>(found);
   }
-  return routes;
-}
 
-inline std::vector<StateTensor> ReadStates(const Json& data) {
-  std::vector<StateTensor> states;
-  std::set<std::string> names;
-  const Json* rows = data.Find("states");
-  if (!rows) return states;
-  for (const Json& each : rows->Items()) {
-    each.Only({"name", "dtype", "shape", "initial"});
-    StateTensor state;
-    state.name = each["name"].String();
-    state.dtype = each["dtype"].String();
-    if (const Json* initial = each.Find("initial")) state.initial = initial->String();
-    Wide count = 1;
-    for (const Json& size : each["shape"].Items()) {
-      state.shape.push_back(size.Int());
-      count *= size.Int();
-      if (size.Int() < 0 || count > (Wide(1) << 62) || state.shape.size() > 32)
-        throw Malformed("state '" + state.name + "': shape out of bounds");
+  size_t IntegersAt(const Json& index) const {
+    size_t found = TensorAt(index);
+    const std::string& dtype = made_.inputs[found].dtype;
+    if (dtype.rfind("int", 0) && dtype.rfind("uint", 0))
+      throw Malformed("input " + std::to_string(found) + " does not hold integers");
+    return found;
+  }
+
+  Dim ReadDim(const Json& each) const {
+    each.Only({"name", "source", "lo", "hi", "lo_from", "hi_from", "step", "step_from"});
+    Dim made;
+    made.name = each["name"].String();
+    CheckName(made.name);
+    const Json& source = each["source"];
+    made.by_value = source["read"].OneOf({"axis", "value"}) == "value";
+    if (made.by_value) {
+      made.input = IntegersAt(source.Only({"read", "input"})["input"]);
+    } else {
+      source.Only({"read", "input", "axis", "scale", "offset"});
+      made.input = TensorAt(source["input"]);
+      int64_t axis = source["axis"].Int();
+      if (axis < 0 || axis >= static_cast<int64_t>(made_.inputs[made.input].shape.size()))
+        throw Malformed("dim " + made.name + ": no axis " + std::to_string(axis));
+      made.axis = static_cast<size_t>(axis);
+      if (source.Find("scale")) made.scale = source["scale"].Int();
+      if (source.Find("offset")) made.offset = source["offset"].Int();
+      if (made.scale < 1) throw Malformed("dim " + made.name + ": scale must be positive");
     }
-    if (!names.insert(state.name).second) throw Malformed("two states with one name");
-    states.push_back(std::move(state));
+    made.lo = each["lo"].Int();
+    if (!each["hi"].null()) made.hi = each["hi"].Int();
+    if (each.Find("step")) made.step = each["step"].Int();
+    auto beyond = [](int64_t size) { return size > kMostSize || size < -kMostSize; };
+    if (made.step < 1 || beyond(made.lo) || beyond(made.hi.value_or(0)))
+      throw Malformed("dim " + made.name + ": range out of bounds");
+    made.lo_from = Origin::From(each["lo_from"]);
+    made.hi_from = Origin::From(each["hi_from"]);
+    if (!each.Maybe("step_from").null()) made.step_from = Origin::From(each["step_from"]);
+    return made;
   }
-  return states;
-}
 
-/// Weights in a file beside the bundle, under the name that follows from their digest.
-inline void ReadBeside(const Json& data, Manifest* made) {
-  const Json* beside = data.Find("external_weights");
-  if (!beside || beside->null()) return;
-  beside->Only({"name", "size", "sha256"});
-  Member member{static_cast<uint64_t>((*beside)["size"].Int()), (*beside)["sha256"].String()};
-  made->beside = (*beside)["name"].String();
-  bool digest = member.sha256.size() == 64 &&
-                member.sha256.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!digest || (*beside)["size"].Int() <= 0 ||
-      made->beside != "weights-" + member.sha256.substr(0, 16) + ".safetensors")
-    throw Malformed("weights beside the bundle under the name '" + made->beside + "'");
-  if (!made->members.emplace(kWeights, member).second)
-    throw Malformed("the weights are inside and outside");
-}
+  Guard ReadGuard(const Json& each) const {
+    each.Only({"expr", "origin"});
+    Guard made{Expr::From(each["expr"], names_), Origin::From(each["origin"])};
+    if (!made.expr.logic()) throw Malformed("a guard that is not a condition");
+    return made;
+  }
 
-inline Manifest ReadManifest(const Json& data) {
-  data.Only({"states", "variants", "memory", "format_version", "model", "contract", "entry",
-             "targets", "runtimes", "provenance", "members", "parameters", "external_weights",
-             "generator"});
-  const Json* generator = data.Find("generator");
-  if (generator && !generator->String().empty())
-    throw Unserved("it draws random numbers, which this host does not serve");
-  Manifest made;
-  made.model = data["model"].String();
-  made.terms = ReadTerms(data["contract"], data["entry"]);
-  made.routes = ReadRoutes(data, made.terms);
-  made.states = ReadStates(data);
-  for (const Json& each : data["targets"].Items()) {
-    each.Only({"name", "system", "machine", "level", "libc", "library", "cuda", "entry",
-               "entries"});
-    const Json* cuda = each.Find("cuda");
-    if (cuda && !cuda->null()) continue;  // code for a GPU: this host runs on the CPU
-    const Json* own = each.Find("entry");
-    Target target{each["name"].String(), each["system"].String(),
-                  each["machine"].String(), each["level"].String(),
-                  each["libc"].String(), each["library"].String(), {}};
-    bool single = own && !own->null();
-    if (single && !made.routes.back().whole)
-      throw Malformed("a target has one function, and none of the variants serves all");
-    if (single) target.own.push_back(ReadTerms(data["contract"], *own));
-    const Json* entries = each.Find("entries");
-    if (entries && !entries->Items().empty()) {
-      const Json* variants = data.Find("variants");
-      if (single || !variants || variants->Items().size() != entries->Items().size())
-        throw Malformed("target '" + target.name + "' has other entries than there are variants");
-      target.own = ReadRoutes(data, made.terms, &entries->Items());
+  IndexGuard ReadIndexGuard(const Json& each) const {
+    each.Only({"input", "lo", "hi", "origin", "parts"});
+    IndexGuard made{IntegersAt(each["input"]), Number(each["lo"]), Number(each["hi"]),
+                    Origin::From(each["origin"]), {}};
+    const Input& item = made_.inputs[made.input];
+    std::set<int64_t> axes;
+    for (const Json& part : each.ListOf("parts")) {
+      part.Only({"axis", "start", "stop"});
+      int64_t axis = part["axis"].Int();
+      if (axis < 0 || axis >= static_cast<int64_t>(item.shape.size()) || !axes.insert(axis).second)
+        throw Malformed(item.path + ": an index guard over axes that are not there");
+      made.parts.push_back(
+          {static_cast<size_t>(axis), Number(part["start"]), Number(part["stop"])});
     }
-    made.targets.push_back(std::move(target));
+    return made;
   }
-  for (const Json& each : data["runtimes"].Items()) {
-    each.Only({"system", "machine", "version", "ffi", "library", "license", "cuda"});
-    made.runtimes.push_back({each["system"].String(), each["machine"].String(),
-                             each["version"].String(), each["ffi"].String(),
-                             each["library"].String()});
+
+  ComputedGuard ReadComputedGuard(const Json& each) const {
+    each.Only({"what", "size", "wraps", "origin", "assertion"});
+    ComputedGuard made;
+    made.what = each["what"].String();
+    if (!each["size"].null()) made.size = Number(each["size"]);
+    made.wraps = each["wraps"].Bool();
+    made.assertion = each.Find("assertion") && each["assertion"].Bool();
+    made.origin = Origin::From(each["origin"]);
+    return made;
   }
-  for (const Json& each : data["members"].Items()) {
-    each.Only({"name", "size", "sha256"});
-    int64_t size = each["size"].Int();
-    if (size < 0) throw Malformed("a member of negative size");
-    made.members[each["name"].String()] = {static_cast<uint64_t>(size), each["sha256"].String()};
+
+  void ReadParameters(const List& parameters) {
+    std::vector<int64_t> all;
+    std::set<std::string> optional;
+    for (const Json& each : parameters) {
+      each.Only({"name", "kind", "structure", "optional"});
+      CheckName(each["name"].String());
+      each["kind"].OneOf({"positional", "either", "keyword"});
+      std::vector<int64_t> leaves;
+      ReadNode(each["structure"], &leaves);
+      all.insert(all.end(), leaves.begin(), leaves.end());
+      if (each.Find("optional") && each["optional"].Bool())
+        made_.optional.insert(leaves.begin(), leaves.end());
+    }
+    CheckLeaves(all, made_.inputs.size());
   }
-  ReadBeside(data, &made);
-  return made;
-}
+
+  std::set<std::string> names_;
+  Terms made_;
+};
 
 }  // namespace detail
 }  // namespace tcexport

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -103,23 +105,27 @@ struct Expr {
     Expr made;
     if (data.integer()) {
       made.number = data.Int();
+      if (data.Int() == std::numeric_limits<int64_t>::min())
+        throw Malformed("number out of range: " + Text(made.number));
       return made;
     }
     if (data.text()) {
       made.op = "name";
       made.name = data.String();
-      if (!names.count(made.name)) throw Malformed("unknown dim '" + made.name + "'");
+      if (!names.count(made.name)) throw Malformed("unknown dim " + Quoted(made.name));
       return made;
     }
+    if (!data.list() || data.Items().empty() || !data.Items()[0].text())
+      throw Malformed("not an expression");
     const List& items = data.Items();
-    if (items.empty()) throw Malformed("not an expression");
     made.op = items[0].String();
     int level = Level(made.op);
-    if (!level) throw Malformed("unknown operator '" + made.op + "'");
+    if (!level) throw Malformed("unknown operator " + Quoted(made.op, 20));
     size_t count = items.size() - 1;
     bool many = made.op == "+" || made.op == "*" || level == 9 || level <= 2;
     size_t low = made.op == "not" ? 1 : 2, high = made.op == "not" ? 1 : many ? 64 : 2;
-    if (count < low || count > high) throw Malformed("operator '" + made.op + "' with other operands");
+    if (count < low || count > high)
+      throw Malformed("operator '" + made.op + "' with " + std::to_string(count) + " operands");
     for (size_t i = 1; i < items.size(); ++i) {
       made.operands.push_back(Build(items[i], names, depth + 1, budget));
       if (made.operands.back().logic() != (level <= 3))

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -132,13 +133,6 @@ class Mapped {
   Span span_;
 };
 
-struct Entry {
-  std::string name;
-  uint64_t size = 0;
-  uint32_t crc = 0;
-  uint64_t start = 0;
-};
-
 inline void Put(std::string* into, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) *into += static_cast<char>(value >> (8 * i));
 }
@@ -149,49 +143,114 @@ inline uint64_t Take(const Span& file, uint64_t at, int bytes) {
   return value;
 }
 
-/// The members of a file, which has exactly one form for their names, sizes and CRCs: it is built again
-/// and compared.
-inline std::vector<Entry> ReadZip(const Span& file) {
-  constexpr uint64_t k32 = 0xFFFFFFFFu;
-  auto fail = [](const std::string& reason) -> void { throw Malformed(reason); };
-  if (file.size < 22 || Take(file, 0, 4) != 0x04034b50) fail("it does not start like a ZIP file");
+constexpr uint64_t kLimit32 = 0xFFFFFFFFu;
+
+struct Entry {
+  std::string name;
+  uint64_t size = 0;
+  uint32_t crc = 0;
+  uint64_t start = 0;
+
+  /// The entry of a member in the directory at `*at`, which is then behind it.
+  static Entry Read(const Span& file, uint64_t* at, uint64_t stop) {
+    uint64_t here = *at;
+    if (stop - here < 46 || Take(file, here, 4) != 0x02014b50)
+      throw Malformed("the ZIP directory is damaged");
+    uint64_t flags = Take(file, here + 8, 2), stored = Take(file, here + 20, 4);
+    uint64_t length = Take(file, here + 28, 2), extra = Take(file, here + 30, 2);
+    uint64_t all = 46 + length + extra + Take(file, here + 32, 2), kind = Take(file, here + 40, 2);
+    if (stop - here < all) throw Malformed("the ZIP directory is damaged");
+    Entry made;
+    made.name.assign(reinterpret_cast<const char*>(file.data + here + 46), length);
+    made.crc = static_cast<uint32_t>(Take(file, here + 16, 4));
+    made.size = Take(file, here + 24, 4);
+    auto bad = [&](const char* reason) { return Malformed("member " + Quoted(made.name) + reason); };
+    if (std::any_of(made.name.begin(), made.name.end(), [](char each) { return each & 0x80; }))
+      throw Malformed("a member name that is not ASCII");
+    if (Take(file, here + 10, 2)) throw bad(" is compressed; a bundle is stored");
+    if (flags & 1) throw bad(" is encrypted");
+    if (flags & 8) throw bad(" has a data descriptor");
+    if ((kind & S_IFMT) && (kind & S_IFMT) != S_IFREG) throw bad(" is a link or a directory");
+    if (made.size == kLimit32) {
+      if (extra < 12 || Take(file, here + 46 + length, 2) != 1)
+        throw bad(": its ZIP64 size is missing");
+      stored = made.size = Take(file, here + 46 + length + 4, 8);
+    }
+    if (stored != made.size || made.size > file.size) throw bad(" lies about its size");
+    *at += all;
+    return made;
+  }
+};
+
+/// Throws Malformed for a name, or a pair of names, that no system should have to extract.
+inline void CheckMemberNames(const std::vector<Entry>& entries) {
+  std::set<std::string> seen;
+  for (const Entry& entry : entries) {
+    char before = '/';
+    bool sound = entry.name.size() <= 255 && !entry.name.empty() && entry.name.back() != '/';
+    for (char each : entry.name) {
+      bool plain = (each >= '0' && each <= '9') || ((each | 32) >= 'a' && (each | 32) <= 'z') ||
+                   (each && std::strchr("_+-", each));
+      sound = sound && (plain || (before != '/' && (each == '.' || each == '/')));
+      before = each;
+    }
+    if (!sound)
+      throw Malformed("bad member name " + Quoted(entry.name) +
+                      ": allowed are relative paths of the characters A-Z a-z 0-9 . _ + - whose "
+                      "parts do not start with a dot");
+    if (!seen.insert(Lower(entry.name)).second)
+      throw Malformed("member " + Quoted(entry.name) +
+                      " is there twice (upper and lower case are the same)");
+  }
+  for (const std::string& name : seen)
+    for (size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 1))
+      if (seen.count(name.substr(0, at)))
+        throw Malformed("member " + Quoted(name) + " lies below another member");
+}
+
+/// Names, sizes and CRCs as the directory gives them, each in its bounds.
+inline std::vector<Entry> ReadDirectory(const Span& file) {
+  if (file.size < 4 || Take(file, 0, 4) != 0x04034b50)
+    throw Malformed("it does not start like a ZIP file");
   uint64_t end = file.size - 22;
-  if (Take(file, end, 4) != 0x06054b50)
-    fail("the end of the ZIP directory is missing: cut short, or bytes behind it");
+  if (file.size < 22 || Take(file, end, 4) != 0x06054b50)
+    throw Malformed("the end of the ZIP directory is missing: cut short, or bytes behind it");
   uint64_t count = Take(file, end + 10, 2), at = Take(file, end + 16, 4), stop = end;
-  if (at == k32) {
+  if (at == kLimit32) {
     if (end < 76 || Take(file, end - 76, 4) != 0x06064b50)
-      fail("the ZIP64 end of the directory is missing");
+      throw Malformed("the ZIP64 end of the directory is missing");
     stop = end - 76;
     at = Take(file, stop + 48, 8);
   }
+  if (Take(file, end + 4, 4) || Take(file, end + 8, 2) != count || Take(file, end + 20, 2))
+    throw Malformed("several disks or a comment");
+  if (count < 1 || count > 4096)
+    throw Malformed(std::to_string(count) + " members, allowed are 1..4096");
   if (at > stop || stop - at != Take(file, end + 12, 4))
-    fail("the ZIP directory is not where its end says");
+    throw Malformed("the ZIP directory is not where its end says");
   std::vector<Entry> entries;
-  for (uint64_t number = 0; number < count; ++number) {
-    if (stop - at < 46 || Take(file, at, 4) != 0x02014b50) fail("the ZIP directory is damaged");
-    uint64_t name = Take(file, at + 28, 2), extra = Take(file, at + 30, 2);
-    if (stop - at < 46 + name + extra) fail("the ZIP directory is damaged");
-    Entry entry;
-    entry.name.assign(reinterpret_cast<const char*>(file.data + at + 46), name);
-    entry.crc = static_cast<uint32_t>(Take(file, at + 16, 4));
-    entry.size = Take(file, at + 24, 4);
-    if (entry.size == k32 && extra >= 12) entry.size = Take(file, at + 46 + name + 4, 8);
-    if (entry.size > file.size) fail("member '" + entry.name + "' lies about its size");
-    entries.push_back(entry);
-    at += 46 + name + extra;
-  }
-  if (entries.empty() || entries[0].name != "manifest.json") fail("the first member is no manifest");
+  for (uint64_t number = 0; number < count; ++number)
+    entries.push_back(Entry::Read(file, &at, stop));
+  if (at != stop) throw Malformed("bytes behind the last entry of the ZIP directory");
+  CheckMemberNames(entries);
+  if (entries[0].name != "manifest.json")
+    throw Malformed("the first member is " + Quoted(entries[0].name) + ", not 'manifest.json'");
+  return entries;
+}
 
-  std::string directory;
+/// The members of a file, which has exactly one form for their names, sizes and CRCs: it is built again
+/// and compared.
+inline std::vector<Entry> ReadZip(const Span& file) {
+  std::vector<Entry> entries = ReadDirectory(file);
+  std::string directory, headers_differ;
   uint64_t position = 0;
   auto same = [&](uint64_t where, const std::string& bytes) {
     return where + bytes.size() <= file.size &&
            !std::memcmp(file.data + where, bytes.data(), bytes.size());
   };
   for (Entry& entry : entries) {
-    bool large = entry.size >= k32;
-    uint64_t here = position, size32 = large ? k32 : entry.size;
+    bool large = entry.size >= kLimit32;
+    uint64_t here = position, size32 = large ? kLimit32 : entry.size;
     std::string extra, head, wide;
     if (large) {
       Put(&extra, 1, 2), Put(&extra, 16, 2), Put(&extra, entry.size, 8), Put(&extra, entry.size, 8);
@@ -206,33 +265,38 @@ inline std::vector<Entry> ReadZip(const Span& file) {
     Put(&head, 0x21, 2), Put(&head, entry.crc, 4), Put(&head, size32, 4), Put(&head, size32, 4);
     Put(&head, entry.name.size(), 2), Put(&head, extra.size(), 2);
     head += entry.name + extra;
-    if (!same(here, head)) fail("the header of member '" + entry.name + "' is not as the directory says");
+    headers_differ = headers_differ.empty() && !same(here, head) ? entry.name : headers_differ;
     entry.start = here + head.size();
     position = entry.start + entry.size;
-    if (position > file.size) fail("member '" + entry.name + "' is cut short");
     std::string values;
     if (large) Put(&values, entry.size, 8), Put(&values, entry.size, 8);
-    if (here >= k32) Put(&values, here, 8);
+    if (here >= kLimit32) Put(&values, here, 8);
     if (!values.empty()) Put(&wide, 1, 2), Put(&wide, values.size(), 2), wide += values;
     int version = wide.empty() ? 20 : 45;
     Put(&directory, 0x02014b50, 4), Put(&directory, 3 << 8 | version, 2), Put(&directory, version, 2);
     Put(&directory, 0, 4), Put(&directory, 0, 2), Put(&directory, 0x21, 2), Put(&directory, entry.crc, 4);
     Put(&directory, size32, 4), Put(&directory, size32, 4), Put(&directory, entry.name.size(), 2);
     Put(&directory, wide.size(), 2), Put(&directory, 0, 6);
-    Put(&directory, 0100644ull << 16, 4), Put(&directory, std::min(here, k32), 4);
+    Put(&directory, 0100644ull << 16, 4), Put(&directory, std::min(here, kLimit32), 4);
     directory += entry.name + wide;
   }
+  uint64_t count = entries.size();
   std::string tail = directory;
-  if (position >= k32) {
+  if (position >= kLimit32) {
     Put(&tail, 0x06064b50, 4), Put(&tail, 44, 8), Put(&tail, 3 << 8 | 45, 2), Put(&tail, 45, 2);
     Put(&tail, 0, 8), Put(&tail, count, 8), Put(&tail, count, 8), Put(&tail, directory.size(), 8);
     Put(&tail, position, 8), Put(&tail, 0x07064b50, 4), Put(&tail, 0, 4);
     Put(&tail, position + directory.size(), 8), Put(&tail, 1, 4);
   }
   Put(&tail, 0x06054b50, 4), Put(&tail, 0, 4), Put(&tail, count, 2), Put(&tail, count, 2);
-  Put(&tail, directory.size(), 4), Put(&tail, std::min(position, k32), 4), Put(&tail, 0, 2);
-  if (position + tail.size() != file.size || !same(position, tail))
-    fail("the ZIP directory is not in the form of a bundle");
+  Put(&tail, directory.size(), 4), Put(&tail, std::min(position, kLimit32), 4), Put(&tail, 0, 2);
+  if (position + tail.size() != file.size)
+    throw Malformed(std::to_string(file.size) + " bytes, but its members need " +
+                    std::to_string(position + tail.size()) +
+                    ": cut short, holes, overlaps, or bytes that belong to no member");
+  if (!headers_differ.empty())
+    throw Malformed("the header of member '" + headers_differ + "' is not as the directory says");
+  if (!same(position, tail)) throw Malformed("the ZIP directory is not in the form of a bundle");
   return entries;
 }
 

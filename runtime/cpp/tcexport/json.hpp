@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
+#include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
@@ -13,9 +12,12 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "text.hpp"
 
 namespace tcexport {
 namespace detail {
@@ -28,7 +30,7 @@ class Json;
 using Object = std::vector<std::pair<std::string, Json>>;
 using List = std::vector<Json>;
 
-/// Strict: no duplicate keys, no NaN, integers within 64 bits, at most 64 deep.
+/// Strict: UTF-8, no duplicate keys, no NaN, integers within 64 bits, at most 1000 deep.
 class Json {
  public:
   std::variant<std::nullptr_t, bool, int64_t, double, std::string, std::shared_ptr<List>,
@@ -52,19 +54,54 @@ class Json {
   }
   const Json& operator[](const std::string& key) const {
     const Json* found = Find(key);
-    if (!found) throw Malformed("no field `" + key + "`");
+    if (!found) throw Malformed("Object missing required field `" + key + "`");
     return *found;
+  }
+  /// A field that may be left out, which is as if it were null, or an empty list.
+  const Json& Maybe(const std::string& key) const {
+    static const Json none;
+    const Json* found = Find(key);
+    return found ? *found : none;
+  }
+  const List& ListOf(const std::string& key) const {
+    static const List empty;
+    const Json* found = Find(key);
+    return found ? found->Items() : empty;
+  }
+  /// Text that is one of these.
+  const std::string& OneOf(std::initializer_list<const char*> known) const {
+    const std::string& found = String();
+    if (std::find(known.begin(), known.end(), found) == known.end())
+      throw Malformed("Invalid value " + Quoted(found));
+    return found;
+  }
+  /// The same data; fields may stand in another order.
+  bool Same(const Json& other) const {
+    if (value.index() != other.value.index()) return false;
+    if (list()) {
+      const List &mine = Items(), &theirs = other.Items();
+      return std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end(),
+                        [](const Json& a, const Json& b) { return a.Same(b); });
+    }
+    if (!object()) return value == other.value;
+    const Object& mine = Fields();
+    return mine.size() == other.Fields().size() &&
+           std::all_of(mine.begin(), mine.end(), [&](const auto& field) {
+             const Json* match = other.Find(field.first);
+             return match && field.second.Same(*match);
+           });
   }
   /// Refuses fields that this reader does not know: they may hold assumptions.
   const Json& Only(std::initializer_list<const char*> known) const {
     for (const auto& field : Fields())
       if (std::none_of(known.begin(), known.end(),
                        [&](const char* name) { return field.first == name; }))
-        throw Malformed("unknown field `" + field.first + "`");
+        throw Malformed("Object contains unknown field `" + field.first + "`");
     return *this;
   }
 
   static Json Parse(std::string_view text) {
+    if (!IsUtf8(text)) throw Malformed("Invalid UTF-8 encoded string");
     Parser parser{text};
     Json found = parser.Value(0);
     parser.Space();
@@ -89,6 +126,9 @@ class Json {
     }
     bool Skip(char wanted) {
       Space();
+      return Take(wanted);
+    }
+    bool Take(char wanted) {
       if (at >= text.size() || text[at] != wanted) return false;
       ++at;
       return true;
@@ -99,7 +139,7 @@ class Json {
       at += length;
     }
     Json Value(int depth) {
-      if (depth > 64) throw Malformed("JSON too deep");
+      if (depth > 1000) throw Malformed("JSON too deep");
       Space();
       if (at >= text.size()) Fail();
       Json made;
@@ -140,24 +180,33 @@ class Json {
         default: return Number();
       }
     }
+    void Digits() {
+      size_t start = at;
+      while (at < text.size() && text[at] >= '0' && text[at] <= '9') ++at;
+      if (at == start) Fail();
+    }
     Json Number() {
       size_t start = at;
-      while (at < text.size() && (std::isdigit(text[at]) || std::strchr("+-.eE", text[at])) &&
-             text[at])
-        ++at;
-      std::string digits(text.substr(start, at - start));
-      if (digits.empty()) Fail();
-      Json made;
-      char* end = nullptr;
-      errno = 0;
-      if (digits.find_first_of(".eE") == std::string::npos) {
-        made.value = static_cast<int64_t>(std::strtoll(digits.c_str(), &end, 10));
-        if (errno) throw Malformed("an integer out of range: " + digits.substr(0, 40));
-      } else {
-        made.value = std::strtod(digits.c_str(), &end);
-        if (errno) throw Malformed("a number out of range: " + digits.substr(0, 40));
+      bool whole = true;
+      Take('-');
+      if (!Take('0')) Digits();
+      if (Take('.')) whole = false, Digits();
+      if (Take('e') || Take('E')) {
+        whole = false;
+        if (!Take('+')) Take('-');
+        Digits();
       }
-      if (*end) Fail();
+      std::string_view digits = text.substr(start, at - start);
+      Json made;
+      auto read = [&](auto number) {
+        if (std::from_chars(digits.data(), digits.data() + digits.size(), number).ec != std::errc())
+          throw Malformed("number out of range: " + std::string(digits.substr(0, 40)));
+        made.value = number;
+      };
+      if (whole)
+        read(int64_t());
+      else
+        read(double());
       return made;
     }
     unsigned Hex() {
@@ -183,7 +232,8 @@ class Json {
         }
         if (at >= text.size()) Fail();
         char kind = text[at++];
-        const char* plain = std::strchr("\"\"\\\\//b\bf\fn\nr\rt\t", kind);
+        static const char pairs[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
+        const char* plain = std::strchr(pairs, kind);
         if (kind == 'u') {
           unsigned code = Hex();
           if (code >= 0xD800 && code < 0xDC00) {
@@ -196,7 +246,7 @@ class Json {
             Fail();
           }
           Utf8(code, &made);
-        } else if (kind && plain && (plain - "\"\"\\\\//b\bf\fn\nr\rt\t") % 2 == 0) {
+        } else if (kind && plain && (plain - pairs) % 2 == 0) {
           made += plain[1];
         } else {
           Fail();

@@ -15,6 +15,8 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tvm/ffi/container/shape.h>
@@ -39,6 +41,8 @@ inline std::string DtypeName(DLDataType type) {
     case kDLComplex: return "complex" + std::to_string(type.bits);
     case kDLFloat8_e4m3fn: return "float8_e4m3fn";
     case kDLFloat8_e5m2: return "float8_e5m2";
+    case kDLFloat8_e4m3fnuz: return "float8_e4m3fnuz";
+    case kDLFloat8_e5m2fnuz: return "float8_e5m2fnuz";
     default: return "dtype " + std::to_string(type.code);
   }
 }
@@ -46,7 +50,7 @@ inline std::string DtypeName(DLDataType type) {
 /// The dtype of that name. Throws Malformed: there is none.
 inline DLDataType TypeOf(const std::string& name) {
   for (uint8_t code : {kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLBool, kDLComplex, kDLFloat8_e4m3fn,
-                       kDLFloat8_e5m2})
+                       kDLFloat8_e5m2, kDLFloat8_e4m3fnuz, kDLFloat8_e5m2fnuz})
     for (uint8_t bits : {8, 16, 32, 64, 128})
       if (DLDataType type{code, bits, 1}; DtypeName(type) == name) return type;
   throw Malformed("unknown dtype '" + name + "'");
@@ -131,64 +135,116 @@ inline Wide Integer(const ffi::Tensor& tensor, int64_t offset) {
   }
 }
 
-inline std::map<std::string, ffi::Tensor> ReadWeights(const Span& file,
-                                                      std::shared_ptr<Mapped> owner) {
-  if (file.size < 8) throw Malformed("weights.safetensors: cut short");
-  uint64_t length = Take(file, 0, 8), base = 8 + length;
-  if (length > (100u << 20) || base > file.size || base % kAlignment)
-    throw Malformed("weights.safetensors: a header beyond the file, or not aligned");
-  static const std::map<std::string, DLDataType> kinds = {
-      {"BOOL", {kDLBool, 8, 1}}, {"U8", {kDLUInt, 8, 1}}, {"I8", {kDLInt, 8, 1}},
-      {"U16", {kDLUInt, 16, 1}}, {"I16", {kDLInt, 16, 1}}, {"U32", {kDLUInt, 32, 1}},
-      {"I32", {kDLInt, 32, 1}}, {"U64", {kDLUInt, 64, 1}}, {"I64", {kDLInt, 64, 1}},
-      {"F16", {kDLFloat, 16, 1}}, {"BF16", {kDLBfloat, 16, 1}}, {"F32", {kDLFloat, 32, 1}},
-      {"F64", {kDLFloat, 64, 1}}, {"F8_E4M3", {kDLFloat8_e4m3fn, 8, 1}},
-      {"F8_E5M2", {kDLFloat8_e5m2, 8, 1}}, {"C64", {kDLComplex, 64, 1}}};
+/// A tensor of a safetensors file: its part of the data, held against its header.
+struct Stored {
+  DLDataType dtype;
+  std::vector<int64_t> shape;
+  uint64_t start = 0, stop = 0;
+
+  static Stored From(const std::string& name, const Json& info) {
+    static const std::map<std::string, DLDataType> kinds = {
+        {"BOOL", {kDLBool, 8, 1}}, {"U8", {kDLUInt, 8, 1}}, {"I8", {kDLInt, 8, 1}},
+        {"U16", {kDLUInt, 16, 1}}, {"I16", {kDLInt, 16, 1}}, {"U32", {kDLUInt, 32, 1}},
+        {"I32", {kDLInt, 32, 1}}, {"U64", {kDLUInt, 64, 1}}, {"I64", {kDLInt, 64, 1}},
+        {"F16", {kDLFloat, 16, 1}}, {"BF16", {kDLBfloat, 16, 1}}, {"F32", {kDLFloat, 32, 1}},
+        {"F64", {kDLFloat, 64, 1}}, {"F8_E4M3", {kDLFloat8_e4m3fn, 8, 1}},
+        {"F8_E5M2", {kDLFloat8_e5m2, 8, 1}}, {"C64", {kDLComplex, 64, 1}},
+        {"C128", {kDLComplex, 128, 1}}};
+    auto bad = [&](const std::string& reason) {
+      return Malformed("tensor " + Quoted(name) + ": " + reason);
+    };
+    auto kind = kinds.find(info["dtype"].String());
+    if (kind == kinds.end()) throw bad("unknown dtype " + Quoted(info["dtype"].String(), 20));
+    const List& offsets = info["data_offsets"].Items();
+    if (offsets.size() != 2 || offsets[0].Int() < 0 || offsets[1].Int() < offsets[0].Int())
+      throw bad("a hole or an overlap before it");
+    Stored made{kind->second, {}, static_cast<uint64_t>(offsets[0].Int()),
+                static_cast<uint64_t>(offsets[1].Int())};
+    if (info["shape"].Items().size() > 32) throw bad("bad shape");
+    bool empty = false;
+    for (const Json& axis : info["shape"].Items()) {
+      if (axis.Int() < 0 || axis.Int() >= int64_t(1) << 62) throw bad("bad shape");
+      made.shape.push_back(axis.Int());
+      empty = empty || !axis.Int();
+    }
+    unsigned __int128 size = empty ? 0 : kind->second.bits / 8;
+    for (int64_t axis : made.shape) {
+      if (empty) break;
+      size *= static_cast<uint64_t>(axis);
+      if (size > made.stop - made.start) break;
+    }
+    if (size != made.stop - made.start) throw bad("its shape and its bytes do not agree");
+    return made;
+  }
+};
+
+/// What a safetensors file says of its tensors, in its order: their names, and fields of the right names.
+inline Object ReadHeader(std::string_view text) {
+  Object tensors;
+  try {
+    Json header = Json::Parse(text);
+    for (const auto& [name, info] : header.Fields())
+      if (name != "__metadata__")
+        tensors.emplace_back(name, info.Only({"dtype", "shape", "data_offsets"}));
+  } catch (const Malformed& error) {
+    throw Malformed(std::string("the header cannot be read: ") + error.what());
+  }
+  return tensors;
+}
+
+/// A tensor on memory that `owner` keeps.
+inline ffi::Tensor TensorOn(const uint8_t* place, const Stored& stored,
+                            std::shared_ptr<Mapped> owner) {
   struct Holder {
     DLManagedTensor managed{};
     std::vector<int64_t> shape, strides;
     std::shared_ptr<Mapped> owner;
   };
+  auto holder = std::make_unique<Holder>();
+  holder->shape = stored.shape;
+  holder->strides.assign(stored.shape.size(), 1);
+  for (size_t axis = stored.shape.size(); axis-- > 1;)
+    holder->strides[axis - 1] = holder->strides[axis] * holder->shape[axis];
+  holder->owner = std::move(owner);
+  DLTensor& tensor = holder->managed.dl_tensor;
+  tensor.data = const_cast<uint8_t*>(place);
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = static_cast<int>(holder->shape.size());
+  tensor.dtype = stored.dtype;
+  tensor.shape = holder->shape.data();
+  tensor.strides = holder->strides.data();
+  holder->managed.manager_ctx = holder.get();
+  holder->managed.deleter = [](DLManagedTensor* self) {
+    delete static_cast<Holder*>(self->manager_ctx);
+  };
+  return ffi::Tensor::FromDLPack(&holder.release()->managed);
+}
+
+/// The tensors of a safetensors file, where they lie (artifacts/weights.py).
+inline std::map<std::string, ffi::Tensor> ReadWeights(const Span& file,
+                                                      std::shared_ptr<Mapped> owner) {
+  if (file.size < 8) throw Malformed("cut short");
+  uint64_t length = Take(file, 0, 8), base = 8 + length;
+  if (length > (100u << 20) || base > file.size)
+    throw Malformed("the header is longer than the file");
+  if (base % kAlignment) throw Malformed("the data is not aligned");
+  if (!length || file.data[8] != '{') throw Malformed("the header is not a JSON object");
   std::map<std::string, ffi::Tensor> found;
   uint64_t position = 0;
-  Json header = Json::Parse({reinterpret_cast<const char*>(file.data + 8), length});
-  for (const auto& [name, info] : header.Fields()) {
-    if (name == "__metadata__") continue;
-    auto kind = kinds.find(info["dtype"].String());
-    const List& offsets = info["data_offsets"].Items();
-    if (kind == kinds.end() || offsets.size() != 2) throw Malformed("weights.safetensors: " + name);
-    auto start = static_cast<uint64_t>(offsets[0].Int()), stop = static_cast<uint64_t>(offsets[1].Int());
-    auto holder = std::make_unique<Holder>();
-    unsigned __int128 size = kind->second.bits / 8;
-    for (const Json& axis : info["shape"].Items()) {
-      if (axis.Int() < 0) throw Malformed("weights.safetensors: " + name + ": bad shape");
-      holder->shape.push_back(axis.Int());
-      size *= static_cast<uint64_t>(axis.Int());
-      if (size > file.size) throw Malformed("weights.safetensors: " + name + ": bad shape");
-    }
-    if (start != position || stop < start || stop - start != size || stop > file.size - base)
-      throw Malformed("weights.safetensors: " + name + ": a hole, an overlap or another size");
-    position = stop;
-    if (name.rfind(".padding.", 0) == 0) continue;
-    if (size && start % kAlignment) throw Malformed("weights.safetensors: " + name + " is not aligned");
-    holder->strides.assign(holder->shape.size(), 1);
-    for (size_t axis = holder->shape.size(); axis-- > 1;)
-      holder->strides[axis - 1] = holder->strides[axis] * holder->shape[axis];
-    holder->owner = owner;
-    DLTensor& tensor = holder->managed.dl_tensor;
-    tensor.data = const_cast<uint8_t*>(file.data + base + start);
-    tensor.device = {kDLCPU, 0};
-    tensor.ndim = static_cast<int>(holder->shape.size());
-    tensor.dtype = kind->second;
-    tensor.shape = holder->shape.data();
-    tensor.strides = holder->strides.data();
-    holder->managed.manager_ctx = holder.get();
-    holder->managed.deleter = [](DLManagedTensor* self) {
-      delete static_cast<Holder*>(self->manager_ctx);
+  for (const auto& [name, info] : ReadHeader(file.text().substr(8, length))) {
+    Stored stored = Stored::From(name, info);
+    auto bad = [&, name = name](const std::string& reason) {
+      return Malformed("tensor " + Quoted(name) + reason);
     };
-    found.emplace(name, ffi::Tensor::FromDLPack(&holder.release()->managed));
+    if (stored.start != position) throw bad(": a hole or an overlap before it");
+    if (stored.stop > file.size - base) throw bad(": cut short");
+    position = stored.stop;
+    if (name.rfind(".padding.", 0) == 0) continue;
+    if (stored.stop > stored.start && stored.start % kAlignment)
+      throw bad(" is not " + std::to_string(kAlignment) + "-byte aligned");
+    found.emplace(name, TensorOn(file.data + base + stored.start, stored, owner));
   }
-  if (base + position != file.size) throw Malformed("weights.safetensors: bytes of no tensor");
+  if (base + position != file.size) throw Malformed("bytes that belong to no tensor");
   return found;
 }
 

@@ -12,6 +12,8 @@
 
 #include <tvm/ffi/container/tensor.h>
 
+#include "text.hpp"
+
 namespace tcexport {
 
 /// A value that is no tensor, as the contract spells it: by type and text.
@@ -25,10 +27,10 @@ struct Plain {
   static Plain Of(std::string value) { return {"str", std::move(value)}; }
   static Plain Of(const char* value) { return {"str", value}; }
   bool operator==(const Plain& other) const { return type == other.type && text == other.text; }
-  /// As Python shows it: `3 (int)`, `'mean' (str)`, `None`.
-  std::string Shown() const {
+  /// As Python shows it: `3 (int)`, `'mean' (str)`, `None`; no more than `most` characters of it.
+  std::string Shown(size_t most = std::string::npos) const {
     if (type == "none") return "None";
-    return (type == "str" ? "'" + text + "'" : text) + " (" + type + ")";
+    return (type == "str" ? detail::Quoted(text, most) : text.substr(0, most)) + " (" + type + ")";
   }
 
  private:

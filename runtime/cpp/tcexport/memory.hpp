@@ -1,0 +1,58 @@
+// A limit of memory, which is held before calls run (runtime/memory.py).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coverage.hpp"
+#include "error.hpp"
+#include "manifest.hpp"
+#include "prove.hpp"
+
+namespace tcexport {
+namespace detail {
+
+/// As Python shows a number of bytes that may be a bound: `{:.0f}`.
+inline std::string Bytes(const Bound& bound) {
+  return bound.infinite ? bound.infinite < 0 ? "-inf" : "inf" : Text(bound.value);
+}
+
+/// Holds calls of a target within `limit` bytes, by guards like the others. Where there are variants,
+/// each has its own.
+///
+/// Throws UsageError: TC008, the limit is no positive number, or the bundle does not say what it needs;
+/// BundleError: TC406, no call at all is within the limit.
+inline void LimitMemory(Manifest* manifest, const Target& target, int64_t limit,
+                        const std::string& path) {
+  const std::string asked = "memory_limit=" + std::to_string(limit);
+  if (limit < 1) throw UsageError("TC008", asked + ": needs a number of bytes from 1");
+  std::string reason =
+      "sizes within the model depend on data or are too many, or an older tcexport made it";
+  if (!target.own.empty())
+    reason = "what it says is of other functions than those of " + target.name;
+  std::optional<Bound> least;
+  for (Terms& route : manifest->routes) {
+    if (!route.memory || !target.own.empty())
+      throw UsageError("TC008", asked + ": " + path + " does not say what a call needs", {reason},
+                       {"a limit of the process: ulimit -v, MemoryMax="});
+    Bound most = route.memory->empty() ? Bound{} : Bound::Infinity(-1);
+    for (const Expr& bytes : *route.memory) {
+      most = std::max(most, BoundsOf(bytes, BoxOf(route)).first);
+      Guard guard{Made("<=", {bytes, Number(limit)}), {"load(" + asked + ")"}};
+      route.guards.push_back(guard);
+      if (!manifest->variants) manifest->terms.guards.push_back(guard);
+    }
+    least = least ? std::min(*least, most) : most;
+    if (manifest->variants) route.whole = false;
+  }
+  if (Bound{limit} < *least)
+    throw BundleError("TC406",
+                      path + ": a call needs " + Bytes(*least) + " bytes at the least, " + asked, {},
+                      {"memory_limit=" + Bytes(*least)});
+}
+
+}  // namespace detail
+}  // namespace tcexport
