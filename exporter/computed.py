@@ -7,13 +7,14 @@ own, until the model says what they are equal to: then by that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import sympy
 import torch
 from torch.export.exported_program import _get_shape_env
+from torch.fx.experimental.symbolic_shapes import RuntimeAssert
 from torch.utils._sympy.functions import (
     CeilToInt,
     FloatPow,
@@ -43,8 +44,12 @@ def bound_numbers(
 ) -> Iterator[tuple[sympy.Symbol, torch.fx.Node]]:
     """The symbols of numbers that the graph computes, each with the node that gives it; also those
     that torch has replaced by what the model says that they are equal to."""
+    return _numbers_in(program.graph.nodes)
+
+
+def _numbers_in(nodes: Iterable[torch.fx.Node]) -> Iterator[tuple[sympy.Symbol, torch.fx.Node]]:
     seen: set[sympy.Symbol] = set()
-    for node in program.graph.nodes:
+    for node in nodes:
         bound = [*(node.meta.get("unbacked_bindings") or ())]
         if not bound and node.op == "call_function" and number_of(node) is not None:
             bound = [*_unknown_symbols(node.meta.get("val"))]
@@ -87,24 +92,31 @@ def is_float(symbol: sympy.Symbol) -> bool:
     return symbol_is_type(symbol, SymT.UNBACKED_FLOAT)
 
 
-def loses_assertions(program: torch.export.ExportedProgram) -> bool:
-    """Whether the model asserts something of a number that the graph of a fresh trace does not have.
+def lost_assertions(program: torch.export.ExportedProgram) -> list[RuntimeAssert]:
+    """What the model asserts of numbers that the graph of a fresh trace does not have.
 
     A strict trace of torch 2.13 leaves out ``torch._check(mask.any().item())`` where nothing else
     uses the number: once it is known to be 1, nothing is left to ask of it.
     """
     env = _get_shape_env(program.graph_module)
     if env is None:
-        return False
-    asserted = {
-        symbol
-        for assertions in env.deferred_runtime_asserts.values()
-        for each in assertions
-        for symbol in _unknown(each.expr)
+        return []
+    asserted = [each for every in env.deferred_runtime_asserts.values() for each in every]
+    symbols = {symbol for each in asserted for symbol in _unknown(each.expr)}
+    needed = Counter(env.replace(symbol) for symbol in symbols)
+    found = Counter(env.replace(symbol) for symbol, _ in _numbers_in(nodes_of(program)))
+    lost = {
+        symbol for symbol in symbols if found[env.replace(symbol)] < needed[env.replace(symbol)]
     }
-    needed = Counter(env.replace(symbol) for symbol in asserted)
-    found = Counter(env.replace(symbol) for symbol, _ in bound_numbers(program))
-    return any(found[number] < count for number, count in needed.items())
+    return [each for each in asserted if lost & _unknown(each.expr)]
+
+
+def nodes_of(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
+    """The nodes of the graph and of all graphs within it: regions, such as those under autocast, and
+    sides of branches."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import torch.fx.experimental.symbolic_shapes as symbolic_shapes
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.fx.experimental.symbolic_shapes import RuntimeAssert
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT
 
@@ -28,11 +29,11 @@ from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of
 from ..artifacts.prove import bounds
 from ..lowering.decompose import decompose
-from ..lowering.locations import user_location
+from ..lowering.locations import location_of_frames, user_location
 from ..lowering.own_ops import name_of
 from ..lowering.tracing import whole_ops
 from .breaks import eager_failure, explain_failure, explain_pass
-from .computed import OF_A_TENSOR, loses_assertions
+from .computed import OF_A_TENSOR, lost_assertions, nodes_of
 from .divisors import Divisors, recording_divisors
 from .eager import quietly, run_eager, without_fast_path, without_logs
 from .examples import AxisExprs, resized
@@ -184,20 +185,19 @@ def _require_torchs_ops(program: ExportedProgram, own_ops: Collection[str]) -> N
     """
     family = FAMILIES["foreign"]
     found: dict[tuple[str, Location | None], Diagnostic] = {}
-    for module in program.graph_module.modules():
-        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            op = node.target
-            if isinstance(op, torch._ops.OpOverload) and op.namespace not in _TORCHS:
-                if name_of(op) in own_ops:
-                    continue
-                what = str(op).removesuffix(".default")
-                location = user_location(node.meta.get("stack_trace"))
-                found.setdefault(
-                    (what, location),
-                    Diagnostic(
-                        family.code, family.message.format(what=what), location, tries=family.tries
-                    ),
-                )
+    for node in nodes_of(program):
+        op = node.target
+        if isinstance(op, torch._ops.OpOverload) and op.namespace not in _TORCHS:
+            if name_of(op) in own_ops:
+                continue
+            what = str(op).removesuffix(".default")
+            location = user_location(node.meta.get("stack_trace"))
+            found.setdefault(
+                (what, location),
+                Diagnostic(
+                    family.code, family.message.format(what=what), location, tries=family.tries
+                ),
+            )
     if found:
         raise ExportError(found.values())
 
@@ -340,10 +340,10 @@ def _export(
     try:
         with _tracing():
             program = _torch_export(module, args, kwargs, dynamic, strict=True)
-        lost = loses_assertions(program)
+        lost = lost_assertions(program)
         if not lost and not _holds_autocast(program):
             return program, True
-        refusal, first = (_lost_assertion() if lost else None), None
+        refusal, first = (_lost_assertion(lost[0]) if lost else None), None
     except Exception as error:  # the kinds of failure are told apart in `breaks`
         refusal, is_the_models = explain_failure(error)
         if is_the_models:
@@ -354,8 +354,9 @@ def _export(
     try:
         with _tracing():
             other = _torch_export(module, args, kwargs, dynamic, strict=False)
-        if loses_assertions(other):
-            raise ExportError(_lost_assertion())
+        if lost := lost_assertions(other):
+            refusal = _lost_assertion(lost[0])
+            raise ExportError(refusal)
         return other, False
     except Exception:  # the strict trace's answer has the better lines
         if refusal is None:
@@ -363,10 +364,12 @@ def _export(
         raise ExportError(refusal) from first
 
 
-def _lost_assertion() -> Diagnostic:
+def _lost_assertion(lost: RuntimeAssert) -> Diagnostic:
+    frames = [(frame.filename, frame.lineno or 0) for frame in lost.stack.summary()]
     return Diagnostic(
         "TC211",
         "torch.export loses a torch._check of a number that the model computes",
+        location_of_frames(frames),
         tries=OF_A_TENSOR,
     )
 
@@ -376,9 +379,7 @@ def _holds_autocast(program: ExportedProgram) -> bool:
     dtype that they had without. (Where a region turns autocast off, nothing is cast.)"""
     return any(
         node.target is torch.ops.higher_order.wrap_with_autocast and node.args[2]
-        for module in program.graph_module.modules()
-        if isinstance(module, torch.fx.GraphModule)
-        for node in module.graph.nodes
+        for node in nodes_of(program)
     )
 
 

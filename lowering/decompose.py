@@ -13,7 +13,10 @@ import torch
 import torch.fx.experimental._config as fx_config
 from torch._ops import OpOverload
 from torch.export.graph_signature import OutputKind
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import (
+    PropagateUnbackedSymInts,
+    statically_known_true,
+)
 
 from ..artifacts.errors import Diagnostic, ExportError
 from .branches import inline_branches
@@ -75,14 +78,14 @@ def decompose(
 
 def _keep_lines(module: torch.fx.GraphModule) -> None:
     """Let the regions of a graph, those under autocast, be run node by node: run as Python, as torch
-    does, they lose the lines of their nodes."""
+    does, they lose the lines of their nodes, and what is asserted of the numbers that they compute."""
     for node in module.graph.nodes:
         if node.target not in _REGIONS:
             continue
         name = next(each.target for each in node.args if isinstance(each, torch.fx.Node))
         region = getattr(module, str(name))
         _keep_lines(region)
-        region.forward = torch.fx.Interpreter(region).run
+        region.forward = PropagateUnbackedSymInts(region).run
 
 
 _REGIONS = (
