@@ -29,7 +29,7 @@ from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of
 from ..artifacts.prove import bounds
 from ..lowering.decompose import decompose
-from ..lowering.locations import location_of_frames, user_location
+from ..lowering.locations import user_location
 from ..lowering.own_ops import name_of
 from ..lowering.tracing import whole_ops
 from .breaks import eager_failure, explain_failure, explain_pass
@@ -38,7 +38,7 @@ from .divisors import Divisors, recording_divisors
 from .eager import quietly, run_eager, without_fast_path, without_logs
 from .examples import AxisExprs, resized
 from .families import FAMILIES
-from .lines import recording_lines
+from .lines import location_of_assertion, recording_lines
 from .ranges import Request
 from .reach import names_in, reach
 from .signature import Bound
@@ -365,11 +365,10 @@ def _export(
 
 
 def _lost_assertion(lost: RuntimeAssert) -> Diagnostic:
-    frames = [(frame.filename, frame.lineno or 0) for frame in lost.stack.summary()]
     return Diagnostic(
         "TC211",
         "torch.export loses a torch._check of a number that the model computes",
-        location_of_frames(frames),
+        location_of_assertion(lost),
         tries=OF_A_TENSOR,
     )
 

@@ -298,3 +298,42 @@ def test_what_does_not_fit_is_not_served(
     assert all(f"{name} can't be dynamic: the trace fixed it at {size}" in told
                for name, size in guards.items())  # fmt: skip
     assert "m" not in names or "m and n must be equal" in told
+
+
+class SideOfValue(nn.Module):
+    def forward(self, x, k):
+        def taken(x, k):
+            n = k.item()
+            torch._check(n >= 3)
+            return x * n
+
+        return torch.cond(x.sum() > 0, taken, lambda x, k: x - 1.0, (x, k))
+
+
+def test_what_a_side_asserts_of_the_value_of_an_input_holds_for_every_call() -> None:
+    source = source_in_memory(
+        SideOfValue().eval(), (torch.randn(3), torch.tensor(4)), {}, {"x": ("n",), "k": ()}
+    )
+    contract = check(source, dynamic=dynamic_from_python({"n": (1, 9)})).contract
+    assert [render(guard.expr) for guard in contract.guards] == ["k >= 3"]
+
+
+class SideOfNumber(nn.Module):
+    def forward(self, x, k):
+        def taken(x, k):
+            n = (k > 0).sum().item()
+            torch._check(n >= 3)
+            return x * n
+
+        return torch.cond(x.sum() > 0, taken, lambda x, k: x - 1.0, (x, k))  # here
+
+
+def test_what_a_side_asserts_of_a_number_that_it_computes_is_refused_at_its_line() -> None:
+    source = source_in_memory(
+        SideOfNumber().eval(), (torch.randn(3), torch.arange(4)), {}, {"x": ("n",), "k": ("m",)}
+    )
+    with pytest.raises(tcexport.ExportError) as error:
+        check(source, dynamic=dynamic_from_python({"n": (1, 9)}))
+    (told,) = error.value.diagnostics
+    assert told.code == "TC211" and told.location is not None
+    assert told.location.text.endswith("# here")
