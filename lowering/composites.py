@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 aten = torch.ops.aten
 
@@ -62,8 +63,62 @@ def _ldexp(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return x * torch.pow(2.0, other)
 
 
+def affine_grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> torch.Tensor:
+    """As eager computes it; torch's decomposition makes a number of each size, which fixes it.
+
+    Args:
+        theta: (N, 2, 3), or (N, 3, 4) for volumes.
+        size: (N, C, H, W), or (N, C, D, H, W).
+
+    Returns:
+        (N, H, W, 2), or (N, D, H, W, 3).
+    """
+    batch, _, *spatial = size
+    count = len(spatial)
+    columns = []
+    for axis in reversed(range(count)):
+        steps = spatial[axis]
+        line = _from_minus_one_to_one(steps, theta)
+        # A single step stands in the middle.
+        line = line * torch.sym_min(steps - 1, 1) if align_corners else line * (steps - 1) / steps
+        shape = [1] * (count + 1)
+        shape[axis + 1] = steps
+        columns.append(line.reshape(shape).expand(batch, *spatial))
+    base = torch.stack([*columns, torch.ones_like(columns[0])], -1)
+    grid = base.reshape(batch, -1, count + 1) @ theta.transpose(1, 2)
+    return grid.reshape(batch, *spatial, count)
+
+
+def _from_minus_one_to_one(steps: Any, like: torch.Tensor) -> torch.Tensor:
+    """``linspace(-1, 1, steps)`` as eager computes it: from both ends to the middle."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    place = torch.arange(steps, dtype=dtype, device=like.device)
+    step = place.new_full((), 2) / torch.sym_max(steps - 1, 1)
+    rest = (steps - 1) - place
+    line = torch.where(place < steps // 2, step * place - 1, 1 - step * rest)
+    return line.to(like.dtype)
+
+
+def cdist(
+    x1: torch.Tensor, x2: torch.Tensor, p: float = 2.0, compute_mode: int | None = None
+) -> torch.Tensor:
+    """As eager computes it: by a product of matrices where there are more than 25 rows on one side, by
+    differences where there are not. Torch looks at the first side first, though the second is enough.
+    """
+    rows = (x1.shape[-2], x2.shape[-2])
+    mode = compute_mode or 0
+    many = any(statically_known_true(each > 25) for each in rows)
+    if p != 2 or not (mode == 1 or (mode == 0 and (many or any(each > 25 for each in rows)))):
+        return aten._cdist_forward(x1, x2, p, compute_mode)
+    norms1, norms2 = (x.pow(2).sum(-1, keepdim=True) for x in (x1, x2))
+    left = torch.cat([x1 * -2, norms1, torch.ones_like(norms1)], -1)
+    right = torch.cat([x2, torch.ones_like(norms2), norms2], -1)
+    return torch.matmul(left, right.mT).clamp_min(0).sqrt()
+
+
 COMPOSITES: dict[Any, Callable[..., torch.Tensor]] = {
     aten.addbmm.default: _addbmm,
+    aten.affine_grid_generator.default: affine_grid,
     aten._trilinear.default: _trilinear,
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.ldexp.Tensor: _ldexp,

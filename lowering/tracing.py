@@ -3,8 +3,9 @@
 Recurrent layers stay whole, with their number of steps dynamic: torch's shape functions run them step
 by step. While `whole_ops` is active they give the shapes alone, through an op that cannot be
 computed: should one of them get into a graph in the place of the layer, it is refused by its name.
-The inverse short-time Fourier transform is written so that no value of a tensor is read, and
-``take_along_dim`` so that no size is. What the sides of ``torch.cond`` give needs no merging where it
+The inverse short-time Fourier transform is written so that no value of a tensor is read,
+``take_along_dim`` and ``affine_grid`` so that no size is, and ``cdist`` so that none is that does not
+matter. What the sides of ``torch.cond`` give needs no merging where it
 is alike. Assertions are kept, those without a message too. A slice that ends at a size of unknown
 sign, such as ``n - n // 3``, has a length: the example says on which side of zero the end is, and a
 guard holds it there.
@@ -30,6 +31,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.fx.node import has_side_effect
 
 from .checks import ASSERTIONS
+from .composites import affine_grid, cdist
 from .spectral import istft
 
 for _assertion in ASSERTIONS:  # torch 2.13 drops one without a message, as an op without use
@@ -91,6 +93,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     **_SHAPES,
     torch.ops.aten.istft.default: istft,
     torch.ops.aten.take_along_dim.default: _taken_along,
+    torch.ops.aten.affine_grid_generator.default: affine_grid,
+    torch.ops.aten.cdist.default: cdist,
 }
 _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
@@ -156,8 +160,9 @@ def _sided_slices() -> Iterator[None]:
 @contextmanager
 def _kernels(op: Any, kernel: Callable[..., Any]) -> Iterator[None]:
     saved, decomposition = dict(op.py_kernels), decomposition_table.get(op)
-    op.py_kernels.update(dict.fromkeys(_KEYS, kernel))
-    op._dispatch_cache.clear()
+    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        op.py_kernels.update(dict.fromkeys(_KEYS, kernel))
+        op._dispatch_cache.clear()
     decomposition_table[op] = kernel  # fake tensors look here
     try:
         yield

@@ -115,3 +115,20 @@ def test_bytes_are_not_mixed(agree, mode: str) -> None:
     images = torch.randint(0, 255, (1, 3, 8, 8), dtype=torch.uint8)
     with pytest.raises(ExportError, match=r"TC501.*of uint8[\s\S]*x\.float\(\)"):
         agree([lambda x: F.interpolate(x, size=(5, 5), mode=mode)], (images,))
+
+
+def test_grids_of_transformations(agree) -> None:
+    """Of one step, too, which stands in the middle; torch fixes the sizes in its own trace."""
+
+    def grids(theta: torch.Tensor, volume: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+        flat, deep = list(x[:, :, 0].shape), list(x.shape)
+        found = [F.affine_grid(theta, flat, align_corners=each) for each in (False, True)]
+        found += [F.affine_grid(volume, deep, align_corners=each) for each in (False, True)]
+        return [*found, F.affine_grid(theta.double(), flat, align_corners=False)]
+
+    calls = [
+        (floats(b, 2, 3), floats(b, 3, 4), floats(b, 2, d, h, w))
+        for b, d, h, w in ((2, 3, 6, 5), (1, 1, 1, 9), (3, 2, 8, 1), (1, 1, 1, 1))
+    ]
+    moving = dict.fromkeys((0, 2, 3, 4), AUTO)
+    agree([grids], *calls, dynamic=(({0: AUTO}, {0: AUTO}, moving),))

@@ -175,3 +175,18 @@ def test_a_search_passes_by_what_is_no_number(agree) -> None:
     values = torch.tensor([[nan, -1.0, 0.0], [0.5, 2.0, float("inf")]])
     rows = [[-1.0, 0.0, 0.5, nan], [nan], [nan, 0.0], [3.0, nan, 1.0, nan, 0.0], [nan, nan]]
     agree(functions, *((values, torch.tensor(row)) for row in rows))
+
+
+def test_distances_to_many_rows(agree) -> None:
+    """Eager computes them by a product where there are more than 25 rows on one side: no other number
+    of rows needs to be known then."""
+    codes = torch.randn(32, 6)
+    functions = [
+        lambda x: torch.cdist(x, codes),
+        lambda x: torch.cdist(codes, x),
+        lambda x: torch.cdist(x.expand(2, -1, -1), codes, compute_mode="use_mm_for_euclid_dist"),
+        lambda x: torch.cdist(x, codes, compute_mode="donot_use_mm_for_euclid_dist"),
+        lambda x: torch.cdist(x, codes, p=1.0),
+    ]
+    calls = [(torch.randn(rows, 6),) for rows in (4, 1, 60, 0)]
+    agree(functions, *calls, dynamic=(({0: torch.export.Dim.AUTO},),), tolerance=1e-4)
