@@ -78,25 +78,28 @@ def affine_grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -
     columns = []
     for axis in reversed(range(count)):
         steps = spatial[axis]
-        line = _from_minus_one_to_one(steps, theta)
+        places = line(-1, 1, steps, theta.dtype, theta.device)
         # A single step stands in the middle.
-        line = line * torch.sym_min(steps - 1, 1) if align_corners else line * (steps - 1) / steps
+        places = (
+            places * torch.sym_min(steps - 1, 1) if align_corners else places * (steps - 1) / steps
+        )
         shape = [1] * (count + 1)
         shape[axis + 1] = steps
-        columns.append(line.reshape(shape).expand(batch, *spatial))
+        columns.append(places.reshape(shape).expand(batch, *spatial))
     base = torch.stack([*columns, torch.ones_like(columns[0])], -1)
     grid = base.reshape(batch, -1, count + 1) @ theta.transpose(1, 2)
     return grid.reshape(batch, *spatial, count)
 
 
-def _from_minus_one_to_one(steps: Any, like: torch.Tensor) -> torch.Tensor:
-    """``linspace(-1, 1, steps)`` as eager computes it: from both ends to the middle."""
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    place = torch.arange(steps, dtype=dtype, device=like.device)
-    step = place.new_full((), 2) / torch.sym_max(steps - 1, 1)
-    rest = (steps - 1) - place
-    line = torch.where(place < steps // 2, step * place - 1, 1 - step * rest)
-    return line.to(like.dtype)
+def line(start: Any, end: Any, steps: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
+    """`torch.linspace` as eager computes it, from both ends to the middle; its own code takes the
+    number of steps as a plain one, which fixes it."""
+    place = torch.arange(steps, dtype=dtype, device=device)
+    first = torch.full((), start, dtype=dtype, device=device)
+    last = torch.full((), end, dtype=dtype, device=device)
+    step = (last - first) / torch.sym_max(steps - 1, 1)
+    near = place < torch.sym_max(steps // 2, 1)
+    return torch.where(near, first + step * place, last - step * ((steps - 1) - place))
 
 
 def cdist(

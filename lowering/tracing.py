@@ -4,11 +4,11 @@ Recurrent layers stay whole, with their number of steps dynamic: torch's shape f
 by step. While `whole_ops` is active they give the shapes alone, through an op that cannot be
 computed: should one of them get into a graph in the place of the layer, it is refused by its name.
 The inverse short-time Fourier transform is written so that no value of a tensor is read,
-``take_along_dim`` and ``affine_grid`` so that no size is, and ``cdist`` so that none is that does not
-matter. What the sides of ``torch.cond`` give needs no merging where it
-is alike. Assertions are kept, those without a message too. A slice that ends at a size of unknown
-sign, such as ``n - n // 3``, has a length: the example says on which side of zero the end is, and a
-guard holds it there.
+``take_along_dim``, ``affine_grid`` and ``linspace`` so that no size is, and ``cdist`` so that none is
+that does not matter. What the sides of ``torch.cond`` give needs no merging where it is alike.
+Assertions are kept, those without a message too. A slice that ends at a size of unknown sign, such as
+``n - n // 3``, has a length: the example says on which side of zero the end is, and a guard holds it
+there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.fx.node import has_side_effect
 
 from .checks import ASSERTIONS
-from .composites import affine_grid, cdist
+from .composites import affine_grid, cdist, line
 from .spectral import istft
 
 for _assertion in ASSERTIONS:  # torch 2.13 drops one without a message, as an op without use
@@ -105,9 +105,32 @@ def whole_ops() -> Iterator[None]:
     with ExitStack() as stack:
         for op, kernel in _OWN.items():
             stack.enter_context(_kernels(op, kernel))
+        stack.enter_context(_open_lines())
         stack.enter_context(_merging())
         stack.enter_context(_sided_slices())
         yield
+
+
+@contextmanager
+def _open_lines() -> Iterator[None]:
+    """`torch.linspace` between numbers is made of sizes that stay open. (Under its name in torch only:
+    the op itself takes plain numbers, whatever calls it.)"""
+    original = torch.linspace
+
+    def linspace(start: Any, end: Any, steps: Any, **more: Any) -> torch.Tensor:
+        dtype = more.get("dtype") or torch.get_default_dtype()
+        plain = not isinstance(start, torch.Tensor) and not isinstance(end, torch.Tensor)
+        # Eager rounds each step to a half type, and counts integers otherwise.
+        known = dtype in (torch.float32, torch.float64)
+        if not plain or not known or more.keys() - {"dtype", "device"}:
+            return original(start, end, steps, **more)
+        return line(start, end, steps, dtype, more.get("device"))
+
+    torch.linspace = linspace
+    try:
+        yield
+    finally:
+        torch.linspace = original
 
 
 @contextmanager

@@ -143,3 +143,18 @@ def test_a_flip_beside_an_axis_of_no_elements(agree) -> None:
             return [x.flip(0), x.flip(()), x.flip(2)]
 
     agree(Flipped(), (torch.randn(5, 0, 10),), dynamic={"x": {}})
+
+
+def test_lines_of_as_many_steps_as_an_axis_has(agree) -> None:
+    """Torch itself takes their number as a plain one."""
+    functions = [
+        lambda x: torch.linspace(-1, 1, x.shape[0]),
+        lambda x: torch.linspace(0, x.shape[1] - 1, steps=x.shape[1], dtype=torch.float64),
+        lambda x: x * torch.linspace(2.5, -0.3, x.shape[0], device=x.device)[:, None],
+        lambda x: torch.linspace(0, 5, 3) + torch.linspace(0, 1, 5, dtype=torch.bfloat16)[:3],
+        lambda x: torch.linspace(1, 7, 4, dtype=torch.int32),
+        lambda x: torch.linspace(torch.tensor(1.0), 2, 4),
+    ]
+    agree(
+        functions, *((torch.randn(*size),) for size in [(7, 4), (1, 2), (2, 1), (0, 3), (300, 9)])
+    )
