@@ -77,39 +77,43 @@ def admit_small_sizes(
             found |= new
     waived = {guard for each in admitted for guard in excluded[each]}
     differing: set[frozenset[Excluded]] = set()
+
+    def serves(point: frozenset[Excluded]) -> bool:
+        """Whether the graph is the model's at a point, too; ``found`` has its guards then."""
+        if point not in found and point not in differing:
+            guards = _guards_at(dict(point), traced, assumptions, requests, retrace)
+            if guards is None:
+                differing.add(point)
+            else:
+                found[point] = guards
+        return point in found
+
     tried = {guard for each in excluded.values() for guard in each}
     for guard, points in _exceptions(general, requests):
-        if guard in tried:
-            continue
-        for point in points:
-            if point not in found and point not in differing:
-                guards = _guards_at(dict(point), traced, assumptions, requests, retrace)
-                if guards is None:
-                    differing.add(point)
-                else:
-                    found[point] = guards
-            if point in differing:
-                break
-        else:
+        if guard not in tried and all(map(serves, points)):
             waived.add(guard)
     kept = []
     for guard in assumptions.guards:
         left = [half for half in halves.get(guard, (guard,)) if half not in waived]
         kept += [guard] if len(left) == 2 else left
     queue = list(found)
-    for point in queue:  # grows while it is walked
+    for at, point in enumerate(queue):  # grows while it is walked
+        if point in queue[:at]:
+            continue
         others = {name: ask for name, ask in requests.items() if name not in dict(point)}
-        inner = _excluded(found[point], others)
         known: set[Guard] = set()
-        for each, excluding in inner.items():
+        for each, excluding in _excluded(found[point], others).items():
             further = point | {each}
-            if each not in admitted and further not in found and len(found) < _MOST_TRACES:
-                guards = _guards_at(dict(further), traced, assumptions, requests, retrace)
-                if guards is not None:
-                    found[further] = guards
-                    queue.append(further)
-            if each in admitted or further in found:
+            few = len(found) < _MOST_TRACES
+            if each in admitted or further in found or (few and serves(further)):
                 known.update(excluding)
+                queue += [further] if further in found else []
+        for guard, places in _exceptions(found[point], others):
+            all_of = [point | place for place in places]
+            few = len(found) + len(all_of) <= _MOST_TRACES
+            if guard not in known and few and all(map(serves, all_of)):
+                known.add(guard)
+                queue += all_of
         kept += _under(dict(point), [guard for guard in found[point] if guard not in known])
     distinct = tuple({guard.expr: guard for guard in reversed(kept)}.values())[::-1]
     return Admitted(distinct, frozenset(untried))

@@ -21,23 +21,12 @@ from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, render
 from ..lowering.locations import user_location
 from .computed import bound_numbers, is_float
+from .in_python import in_python
 from .trace import Trace, symbol_of
 from .translate import Untranslatable, to_expr
 
 _SYMBOL = re.compile(r"\b(?:zuf|zf|s|u|z)\d+\b")
 _OPS = {"_local_scalar_dense": "item"}
-_CALLED = {
-    "TruncToInt": "int",
-    "FloorToInt": "floor",
-    "CeilToInt": "ceil",
-    "RoundToInt": "round",
-    "ToFloat": "float",
-    "Max": "max",
-    "Min": "min",
-    "PowByNatural": "pow",
-    "FloatPow": "pow",
-}
-_FUNCTION = re.compile(r"\b(?:OpaqueUnaryFn_)?(?P<name>\w+)\(")
 
 
 class Words:
@@ -90,7 +79,7 @@ class Words:
         try:
             return render(to_expr(expression, names))
         except Untranslatable:
-            return self.said(_FUNCTION.sub(_as_in_python, str(expression)))
+            return self.said(in_python(expression))
 
     def said(self, text: str) -> str:
         """A text with every symbol in it replaced."""
@@ -129,10 +118,6 @@ def in_words(words: Words) -> Iterator[None]:
         yield
     except ExportError as error:
         raise ExportError(map(words.translated, error.diagnostics)) from error.__cause__
-
-
-def _as_in_python(function: re.Match[str]) -> str:
-    return f"{_CALLED.get(function['name'], function['name'])}("
 
 
 def _whole(text: str) -> str:

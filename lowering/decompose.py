@@ -27,6 +27,7 @@ from .generator import draw_decompositions, place_generator
 from .locations import user_location
 from .ops import KEPT
 from .quantized import quantized_decompositions
+from .rounding import write_roundings
 
 aten = torch.ops.aten
 
@@ -69,6 +70,7 @@ def decompose(
     ):
         program = program.run_decompositions(table)
     place_generator(program)
+    write_roundings(program.graph)
     _drop_unused_draws(program.graph)
     found = [*_mutations(program, paths), *_randomness(program)]
     if found:

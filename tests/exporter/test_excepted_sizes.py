@@ -154,3 +154,29 @@ def test_checks_of_computed_rows_do_not_count_as_another_graph() -> None:
     report = checked(Looked(), ids, ("batch", "seq"), SEQ)
     assert [dim.span() for dim in report.dims] == ["1..4", "1..40"]
     assert len(report.contract.computed_guards) == 1
+
+
+class Patches(nn.Module):
+    """MobileViT's unfolding: torch's layouts hang on whether there is one patch in a row and a column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, channels, height, width = x.shape
+        rows, columns = height // 2, width // 2
+        patches = x.reshape(batch * channels * rows, 2, columns, 2).transpose(1, 2)
+        patches = patches.reshape(batch, channels, rows * columns, 4).transpose(1, 3)
+        mixed = self.mix(patches.reshape(batch * 4, rows * columns, -1))
+        heads = mixed.view(batch * 4, -1, 2, 4).transpose(1, 2)
+        return torch.matmul(heads, heads.transpose(-1, -2)).softmax(-1)
+
+
+@pytest.mark.parametrize("example", [(2, 4), (4, 4), (6, 2)])
+def test_what_a_trace_at_a_size_assumes_of_others_is_tried_in_turn(
+    example: tuple[int, int],
+) -> None:
+    sizes = {"b": DimRequest(1, 4), "h": DimRequest(2, 6, 2), "w": DimRequest(2, 6, 2)}
+    found = checked(Patches(), torch.randn(2, 8, *example), ("b", None, "h", "w"), sizes)
+    assert not found.errors and found.contract is not None and not found.contract.guards
