@@ -19,6 +19,7 @@ from .outputs import given_results, with_given_results
 from .shape_functions import order_stores
 from .targets import CpuTarget, GpuTarget
 from .variants import ENTRY
+from .weight_checks import without_weight_checks
 
 # What the kernels are scheduled for, whatever architecture they are compiled for: the limits that
 # all of them keep.
@@ -59,7 +60,8 @@ def compile_module(
         given = {name: given_results(module, name) for name in weights}
         module = plan(with_given_results(module, weights))
         memory = {name: peaks(module[name]) for name in weights}
-        module = mark_noalias(order_stores(lower(module)))
+        module = without_weight_checks(order_stores(lower(module)), weights)
+        module = mark_noalias(module)
         _refuse_foreign_functions(module)
         executable = tvm.compile(
             module,
