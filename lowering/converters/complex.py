@@ -14,7 +14,15 @@ from tvm import tirx
 from ..context import Context, Unsupported
 from ..symbols import as_shape
 from ..tensor import DTYPES, Complex, Tensor
-from . import choice, index, nonzero, reduce, scan, unary  # noqa: F401  (`on_parts` uses theirs)
+from . import (  # noqa: F401  (`on_parts` uses theirs)
+    choice,
+    index,
+    nonzero,
+    reduce,
+    scan,
+    scatter,
+    unary,
+)
 from .creation import filled
 from .elementwise import pointwise
 from .registry import complex_converter, on_parts
@@ -82,6 +90,7 @@ def pair(
 
 
 on_parts(
+    "aten._unsafe_index_put.default",
     "aten._unsafe_view.default",
     "aten.alias.default",
     "aten.clone.default",
@@ -94,8 +103,10 @@ on_parts(
     "aten.flip.default",
     "aten.gather.default",
     "aten.index.Tensor",
+    "aten.index_put.default",
     "aten.index_select.default",
     "aten.lift_fresh_copy.default",
+    "aten.masked_scatter.default",
     "aten.masked_select.default",
     "aten.mean.default",
     "aten.mean.dim",
@@ -105,8 +116,11 @@ on_parts(
     "aten.repeat.default",
     "aten.reshape.default",
     "aten.roll.default",
+    "aten.scatter.src",
+    "aten.scatter_add.default",
     "aten.select.int",
     "aten.slice.Tensor",
+    "aten.slice_scatter.default",
     "aten.split.Tensor",
     "aten.split_with_sizes.default",
     "aten.squeeze.default",

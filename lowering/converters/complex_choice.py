@@ -13,7 +13,7 @@ from ..context import Context
 from ..tensor import DTYPES, PARTS, Complex, Tensor
 from .complex import Value, complex_of, dtype_of_parts, parts_of
 from .elementwise import constant, differ, equal, negation, pointwise
-from .registry import complex_converter
+from .registry import CONVERTERS, complex_converter
 
 
 @complex_converter("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
@@ -23,7 +23,7 @@ def convert_to_copy(ctx: Context, x: Value) -> Value:
     if ctx.node.meta["val"].dtype in PARTS:
         return complex_of(ctx, x, DTYPES[dtype])
     if dtype is torch.bool:
-        return _alike(ctx, x, 0, lambda a, b, c, d: tirx.any(differ(a, c), differ(b, d)))
+        return truth(ctx, x)
     return ctx.cast(x.re, DTYPES[dtype])  # eager discards the imaginary part, too
 
 
@@ -47,17 +47,37 @@ def _alike(ctx: Context, x: Value, other: Value, element: Callable[..., Any]) ->
     return pointwise(ctx, "compare", element, *operands, dtype=dtype, result="bool")
 
 
-@complex_converter("aten.isnan.default")
-def convert_isnan(ctx: Context, x: Complex) -> Tensor:
-    return pointwise(
-        ctx,
-        "isnan",
-        lambda a, b: tirx.any(tirx.isnan(a), tirx.isnan(b)),
-        x.re,
-        x.im,
-        dtype=x.re.dtype,
-        result="bool",
-    )
+def _register_either(name: str, element: Callable[[Any], Any]) -> None:
+    @complex_converter(f"aten.{name}.default")
+    def convert_either(ctx: Context, x: Complex) -> Tensor:
+        def of_either(a: Any, b: Any) -> Any:
+            return tirx.any(element(a), element(b))
+
+        return pointwise(ctx, name, of_either, x.re, x.im, dtype=x.re.dtype, result="bool")
+
+
+_register_either("isnan", tirx.isnan)
+_register_either("isinf", lambda a: tirx.EQ(tirx.abs(a), tirx.infinity(str(a.ty.dtype))))
+
+
+def truth(ctx: Context, x: Value) -> Tensor:
+    """Whether each is not zero."""
+    return _alike(ctx, x, 0, lambda a, b, c, d: tirx.any(differ(a, c), differ(b, d)))
+
+
+def _register_logic(name: str) -> None:
+    @complex_converter(f"aten.{name}.default")
+    def convert_logic(ctx: Context, x: Value, other: Value) -> Tensor:
+        return CONVERTERS[f"aten.{name}.default"](ctx, x=truth(ctx, x), other=truth(ctx, other))
+
+
+for _name in ("logical_and", "logical_or", "logical_xor"):
+    _register_logic(_name)
+
+
+@complex_converter("aten.logical_not.default")
+def convert_logical_not(ctx: Context, x: Complex) -> Tensor:
+    return pointwise(ctx, "logical_not", negation, truth(ctx, x), dtype="bool")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,32 @@ from .complex_arithmetic import quotient, size_of, times
 from .elementwise import constant, libm, pointwise
 from .registry import complex_converter
 
+_LN2, _LN10 = math.log(2), math.log(10)
+
+
+def _log1p(a: Any, b: Any) -> Any:
+    """log |1 + z|, near 0 without the digits that 1 + a loses, as in ATen."""
+    near = constant(0.5, a) * libm("log1p", a * (constant(2, a) + a) + b * b)
+    far = tirx.log(libm("hypot", a + constant(1, a), b))
+    return tirx.Select(libm("hypot", a, b) < constant(0.5, a), near, far)
+
+
+def _tanh(a: Any, b: Any) -> tuple[Any, Any]:
+    """By Kahan, "Branch cuts for complex elementary functions"; where the square of sinh would
+    overflow, its limit."""
+    one = constant(1, a)
+    t, s = libm("tan", b), libm("sinh", a)
+    beta = one + t * t
+    below = one + beta * s * s
+    large = tirx.abs(a) > constant(20, a)
+    vanishing = constant(4, a) * tirx.sin(b) * tirx.cos(b) * tirx.exp(-constant(2, a) * tirx.abs(a))
+    re = beta * tirx.sqrt(one + s * s) * s / below
+    return (
+        tirx.Select(large, libm("copysign", one, a), re),
+        tirx.Select(large, vanishing, t / below),
+    )
+
+
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "exp": (
         lambda a, b: tirx.exp(a) * tirx.cos(b),
@@ -24,6 +51,29 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda a, b: tirx.log(libm("hypot", a, b)),
         lambda a, b: libm("atan2", b, a),
     ),
+    "exp2": (
+        lambda a, b: tirx.exp2(a) * tirx.cos(b * constant(_LN2, b)),
+        lambda a, b: tirx.exp2(a) * tirx.sin(b * constant(_LN2, b)),
+    ),
+    "expm1": (
+        lambda a, b: (
+            libm("expm1", a) * tirx.cos(b)
+            - constant(2, b) * tirx.sin(b * constant(0.5, b)) * tirx.sin(b * constant(0.5, b))
+        ),
+        lambda a, b: tirx.exp(a) * tirx.sin(b),
+    ),
+    "log2": (
+        lambda a, b: tirx.log2(libm("hypot", a, b)),
+        lambda a, b: libm("atan2", b, a) / constant(_LN2, a),
+    ),
+    "log10": (
+        lambda a, b: tirx.log10(libm("hypot", a, b)),
+        lambda a, b: libm("atan2", b, a) / constant(_LN10, a),
+    ),
+    "log1p": (_log1p, lambda a, b: libm("atan2", b, a + constant(1, a))),
+    "tanh": (lambda a, b: _tanh(a, b)[0], lambda a, b: _tanh(a, b)[1]),
+    # tan z = -i tanh iz
+    "tan": (lambda a, b: _tanh(-b, a)[1], lambda a, b: -_tanh(-b, a)[0]),
     "sin": (
         lambda a, b: tirx.sin(a) * libm("cosh", b),
         lambda a, b: tirx.cos(a) * libm("sinh", b),
@@ -53,17 +103,24 @@ for _name, _elements in _FUNCTIONS.items():
     _register_function(_name, _elements)
 
 
+@complex_converter("aten.sigmoid.default")
+def convert_sigmoid(ctx: Context, x: Complex) -> Complex:
+    re, im = _FUNCTIONS["exp"]
+    below = (lambda a, b: re(-a, -b) + constant(1, a), lambda a, b: im(-a, -b))
+    return quotient(ctx, 1.0, pair(ctx, "below", below, x.re, x.im, dtype=x.re.dtype), x.re.dtype)
+
+
 @complex_converter("aten.sqrt.default")
 def convert_sqrt(ctx: Context, x: Complex) -> Complex:
-    return _root(ctx, x)
+    return root(ctx, x)
 
 
 @complex_converter("aten.rsqrt.default")
 def convert_rsqrt(ctx: Context, x: Complex) -> Complex:
-    return quotient(ctx, 1.0, _root(ctx, x), x.re.dtype)
+    return quotient(ctx, 1.0, root(ctx, x), x.re.dtype)
 
 
-def _root(ctx: Context, x: Complex) -> Complex:
+def root(ctx: Context, x: Complex) -> Complex:
     """The root with a real part that is not negative, without cancellation."""
     half = pointwise(
         ctx,
@@ -93,7 +150,7 @@ def convert_pow(ctx: Context, x: Complex, exponent: Scalar) -> Complex:
     if not isinstance(exponent, (int, float)):
         raise Unsupported(f"with exponent={exponent}", "a real constant")
     if exponent == 0.5:
-        return _root(ctx, x)
+        return root(ctx, x)
     if isinstance(exponent, int) and 2 <= exponent <= 4:
         value = x
         for _ in range(exponent - 1):

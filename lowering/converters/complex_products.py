@@ -41,6 +41,11 @@ def convert_addmm(
     return _added(ctx, x, _product(ctx, mat1, mat2), beta, alpha)
 
 
+@complex_converter("aten.addmv.default")
+def convert_addmv(ctx: Context, x: Value, mat: Value, vec: Value, beta: Any, alpha: Any) -> Complex:
+    return _added(ctx, x, _product(ctx, mat, vec), beta, alpha)
+
+
 @complex_converter("aten.baddbmm.default")
 def convert_baddbmm(
     ctx: Context, x: Value, batch1: Value, batch2: Value, beta: Any, alpha: Any

@@ -59,6 +59,40 @@ def test_arithmetic(agree) -> None:
     agree(functions, *calls)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.complex64, 1e-5), (torch.complex128, 1e-12)]
+)
+def test_elementary_functions(agree, dtype: torch.dtype, tolerance: float) -> None:
+    functions = [
+        lambda z: (z.exp2(), z.expm1(), z.sigmoid()),
+        lambda z: (z.log2(), z.log10(), z.log1p(), torch.log1p(z * 0.01)),
+        lambda z: (z.tan(), z.tanh(), torch.tanh(z * 40), torch.tan(z * 40)),
+        lambda z: (z.asin(), z.acos(), z.atan()),
+        lambda z: (z.asinh(), z.acosh(), z.atanh()),
+        lambda z: (z.logical_not(), z.logical_and(z.real > 0), z.logical_xor(z * 0)),
+        lambda z: torch.complex(z.real / 0, z.imag).isinf(),
+    ]
+    calls = [(numbers(*shape, dtype=dtype) * 2,) for shape in ((3, 7), (1, 1))]
+    agree(functions, *calls, tolerance=tolerance)
+
+
+def test_writes(agree) -> None:
+    functions = [
+        lambda a, b, i: a.index_put((i,), b[:1]),
+        lambda a, b, i: a.index_put((i, i), b[0, 0], accumulate=True),
+        lambda a, b, i: a.masked_scatter(a.real > 0, b),
+        lambda a, b, i: a.scatter(0, i[:2, None], b),
+        lambda a, b, i: a.scatter_add(0, i[:2, None], b),
+        lambda a, b, i: a.slice_scatter(b[:, :1], 1, 0, 1),
+        lambda a, b, i: torch.addmv(a[:, 0], a, b[0], beta=2, alpha=1j),
+    ]
+    calls = [
+        (numbers(*shape), numbers(*shape), torch.tensor([1, 0, 1])) for shape in ((3, 4), (2, 7))
+    ]
+    auto = torch.export.Dim.AUTO
+    agree(functions, *calls, dynamic=(({0: auto, 1: auto}, {0: auto, 1: auto}, {}),))
+
+
 def test_moves_sums_and_products(agree) -> None:
     functions = [
         lambda a, b: a.transpose(1, 2).reshape(-1),
@@ -70,6 +104,8 @@ def test_moves_sums_and_products(agree) -> None:
         lambda a, b: a.sum(),
         lambda a, b: a.mean((0, 1)),
         lambda a, b: a.cumsum(1),
+        lambda a, b: (a.var(1), a.std(), torch.var_mean(a, (0, 2), correction=0)),
+        lambda a, b: (torch.linalg.vector_norm(a, dim=1), a.norm(1), (a * 0).any(), b.all(0)),
         lambda a, b: a.flip(1).roll(1, 2),
         lambda a, b: a @ b.mT,
         lambda a, b: torch.einsum("bij,bkj->bik", a, b.conj()),
