@@ -39,7 +39,7 @@ def _trilinear(
         i2 = i2.unsqueeze(axis)
     for axis in sorted(expand3):
         i3 = i3.unsqueeze(axis)
-    return (i1 * i2 * i3).sum(sumdim)
+    return (i1 * i2 * i3).sum(sumdim, dtype=i1.dtype)
 
 
 def _diagonal_scatter(

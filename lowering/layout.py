@@ -171,7 +171,7 @@ def _keeps_order(node: torch.fx.Node, on_gpu: bool) -> bool:
 def order_of(node: torch.fx.Node) -> tuple[int, ...] | None:
     """The axes of a permutation, counted from the front; None for anything else."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or not value.dim():
         return None
     rank = value.dim()
     if node.target is aten.permute.default:

@@ -14,6 +14,7 @@ from . import (  # noqa: F401
     complex_reduce,
     convolution,
     creation,
+    divisors,
     fft,
     index,
     linalg,

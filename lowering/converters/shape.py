@@ -65,6 +65,8 @@ def convert_permute(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
 
 @converter("aten.transpose.int", takes_halves=True)
 def convert_transpose(ctx: Context, x: Tensor, dim0: int, dim1: int) -> Tensor:
+    if not x.rank:
+        return x
     order = list(range(x.rank))
     a, b = axis_of(dim0, x.rank), axis_of(dim1, x.rank)
     order[a], order[b] = b, a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm import tirx
@@ -25,6 +26,15 @@ from .elementwise import (
     tanh,
 )
 from .registry import converter
+
+
+def _sign(x: Any) -> Any:
+    dtype = str(x.ty.dtype)
+    if dtype == "bool":
+        return x
+    zero = constant(0, x)
+    return (x > zero).astype(dtype) - (x < zero).astype(dtype)
+
 
 # The result has the trace's dtype (an int becomes a float first).
 
@@ -56,9 +66,7 @@ _UNARY: dict[str, Element] = {
     "round": lambda x: tirx.nearbyint(x) if is_float(str(x.ty.dtype)) else x,
     "rsqrt": lambda x: constant(1, x) / tirx.sqrt(x),
     "sigmoid": sigmoid,
-    "sign": lambda x: (
-        (x > constant(0, x)).astype(str(x.ty.dtype)) - (x < constant(0, x)).astype(str(x.ty.dtype))
-    ),
+    "sign": _sign,
     "silu": silu,
     "sin": tirx.sin,
     "sinh": lambda x: libm("sinh", x),
@@ -184,3 +192,37 @@ def convert_isinf(ctx: Context, x: Tensor) -> Tensor:
         return tirx.EQ(tirx.abs(value), tirx.infinity(x.dtype))
 
     return pointwise(ctx, "isinf", element, x, dtype=x.dtype, result="bool")
+
+
+def _polynomial(x: Any, *coefficients: float) -> Any:
+    """By Horner, the constant last."""
+    first, *rest = (tirx.const(each, "float64") for each in coefficients)
+    value = first
+    for each in rest:
+        value = value * x + each
+    return value
+
+
+@converter("aten.erfinv.default")
+def convert_erfinv(ctx: Context, x: Tensor) -> Tensor:
+    """As ATen's ``calc_erfinv``: two rational functions, and two of Newton's steps. In double: near 1
+    the steps divide the error of erf by a derivative that vanishes."""
+
+    def element(y: Any) -> Any:
+        one, size = tirx.const(1.0, "float64"), tirx.abs(y)
+        z = y * y
+        middle = y * _polynomial(z, -0.140543331, 0.914624893, -1.645349621, 0.886226899)
+        middle = middle / _polynomial(z, 0.012229801, -0.329097515, 1.442710462, -2.118377725, 1)
+        z = tirx.sqrt(-tirx.log((one - size) * tirx.const(0.5, "float64")))
+        outer = _polynomial(z, 1.641345311, 3.429567803, -1.624906493, -1.970840454)
+        outer = libm("copysign", outer, y) / _polynomial(z, 1.637067800, 3.543889200, 1)
+        value = tirx.Select(size > tirx.const(0.7, "float64"), outer, middle)
+        for _ in range(2):
+            slope = tirx.const(2 / math.sqrt(math.pi), "float64") * tirx.exp(-value * value)
+            value = value - (erf(value) - y) / slope
+        # Beyond 1 the logarithm is NaN.
+        end = libm("copysign", tirx.infinity("float64"), y)
+        return tirx.Select(tirx.EQ(size, one), end, value)
+
+    dtype = dtype_of_result(ctx)
+    return pointwise(ctx, "erfinv", element, x, dtype="float64", result=dtype)

@@ -62,6 +62,8 @@ UNARY = [
     lambda x: torch.rsqrt(x.abs()),
     lambda x: torch.sqrt(x.abs()),
     lambda x: x.nan_to_num(1.0, 2.0, 3.0),
+    torch.erfinv,
+    lambda x: torch.erfinv(x.sin()),
 ]
 
 
@@ -159,6 +161,7 @@ INTEGERS = [
     lambda i: torch.exp(i),
     lambda i: 1.0 - i,
     lambda i: i.sign(),
+    lambda i: (i > 0).sign(),
     lambda i: i.bool(),
     lambda i: i.float() / 3,
     lambda i: i.to(torch.float64) * 0.1,
@@ -198,6 +201,9 @@ WHOLE = [
     lambda i, j: torch.minimum(i, j),
     lambda i, j: i.amin(0),
     lambda i, j: torch.isin(i, j[0]),
+    torch.gcd,
+    lambda i, j: torch.lcm(i, j // 2),
+    lambda i, j: torch.gcd(i.to(torch.int8), i.to(torch.uint8)),
 ]
 
 

@@ -194,6 +194,13 @@ def test_products_of_three(agree) -> None:
     agree(layer, (floats(7, 3, 4), floats(7, 3, 5)), (floats(1, 1, 4), floats(1, 1, 5)))
 
 
+def test_products_of_three_small_integers_stay_small(agree) -> None:
+    def small(*shape: int) -> torch.Tensor:
+        return torch.randint(-20, 20, shape, dtype=torch.int8)
+
+    agree([F.bilinear], (small(3, 4), small(3, 5), small(6, 4, 5)))
+
+
 def test_a_sum_of_products_of_a_batch(agree) -> None:
     functions = (
         torch.addbmm,

@@ -158,3 +158,7 @@ def test_lines_of_as_many_steps_as_an_axis_has(agree) -> None:
     agree(
         functions, *((torch.randn(*size),) for size in [(7, 4), (1, 2), (2, 1), (0, 3), (300, 9)])
     )
+
+
+def test_a_number_has_axes_to_transpose(agree) -> None:
+    agree([lambda x: x.transpose(0, -1) + 1, lambda x: x.t() + 1], (torch.tensor(3.0),))
