@@ -223,6 +223,11 @@ def _fates(samples: Sequence[_Sample], see: See, axes: Axes) -> _Fates:
     except Refused as refused:
         if len(samples) == 1:
             return [(samples[0], refused)]
+        kinds = [
+            [each for each in samples if each.dtype.is_complex is kind] for kind in (False, True)
+        ]
+        if all(kinds):  # of an op that is not lowered for complex numbers, the others are
+            return [fate for kind in kinds for fate in _fates(kind, see, axes)]
         alone = [(each, refusal(_Together([each]), each.tensors, axes)) for each in samples]
         found: _Fates = [(each, fate) for each, fate in alone if fate is not None]
         if found:
