@@ -248,7 +248,9 @@ def convert_repeat(ctx: Context, x: Tensor, repeats: Sequence[Any]) -> Tensor:
     def element(scope: Any, tensors: Any, position: tuple[Any, ...]) -> Any:
         return tensors[0](
             *(
-                tirx.floormod(index, scope.size(size)) if size != 1 else tirx.IntImm("int64", 0)
+                tirx.floormod(index, scope.size(size or 1))
+                if size != 1
+                else tirx.IntImm("int64", 0)
                 for index, size in zip(position, inner, strict=True)
             )
         )

@@ -137,12 +137,13 @@ def test_numbers_meet_tensors_made_of_sizes(agree) -> None:
     agree(functions, (torch.randn(3, 4),), (torch.randn(5, 1),))
 
 
-def test_a_flip_beside_an_axis_of_no_elements(agree) -> None:
-    class Flipped(torch.nn.Module):
+def test_moves_beside_an_axis_of_no_elements(agree) -> None:
+    class Moved(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-            return [x.flip(0), x.flip(()), x.flip(2)]
+            flipped = [x.flip(0), x.flip(()), x.flip(2)]
+            return [*flipped, x.repeat(2, 1, 3), x.repeat(2, 1, 3, 1), x.tile(2), x.roll(3, 1)]
 
-    agree(Flipped(), (torch.randn(5, 0, 10),), dynamic={"x": {}})
+    agree(Moved(), (torch.randn(5, 0, 10),), dynamic={"x": {}})
 
 
 def test_lines_of_as_many_steps_as_an_axis_has(agree) -> None:
