@@ -151,3 +151,27 @@ def sizes_outside(dims: Mapping[str, Dim]) -> list[dict[str, int]]:
         wrong = [hi + step, *([lo - 1] if lo > 0 else []), *([lo + 1] if step > 1 else [])]
         found += [{**inside, name: size} for size in wrong]
     return found
+
+
+def lively(module: torch.nn.Module) -> torch.nn.Module:
+    """The module with weights of He's size (https://arxiv.org/abs/1502.01852), and norms that scale by
+    1: with smaller ones, as some models begin training, the results of a small one vanish, and show
+    nothing."""
+    for name, parameter in module.named_parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.kaiming_normal_(parameter)
+        elif name.endswith(".weight"):
+            torch.nn.init.ones_(parameter)
+    return module
+
+
+def settled(module: torch.nn.Module, inputs: Any, **sizes: int) -> torch.nn.Module:
+    """As `lively`, with the running statistics of one batch where the module normalizes batches."""
+    lively(module)
+    norms = [each for each in module.modules() if isinstance(each, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = None
+    module.train()
+    with torch.no_grad():
+        module(**draw(inputs, sizes, seed=0))
+    return module.eval()

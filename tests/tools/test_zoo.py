@@ -91,6 +91,19 @@ def test_a_row_is_compared_with_eager_and_called_outside() -> None:
     assert outcome.megabytes > 0 and outcome.seconds > 0
 
 
+def test_a_row_whose_results_hang_on_no_input_shows_nothing() -> None:
+    class Vanishing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 1e-9
+
+    @row(batch=(1, 4))
+    def vanishing() -> Row:
+        return Vanishing(), {"x": floats("batch", 3)}
+
+    outcome = run_row(vanishing)
+    assert outcome.status == "wrong" and "shows nothing" in outcome.reason
+
+
 def test_a_refusal_tells_code_and_line() -> None:
     outcome = run_row(branch, lower_only=True)
     assert outcome.status == "refused"

@@ -6,7 +6,7 @@ import torch
 import transformers as hf
 from torch import nn
 
-from tcexport.tools.zoo_rows import Row, floats, row
+from tcexport.tools.zoo_rows import Row, floats, row, settled
 
 IMAGE = {"pixel_values": floats("batch", 3, "height", "width")}
 
@@ -28,7 +28,9 @@ def resnet_basic() -> Row:
 @row(batch=(1, 4), height=(32, 96, 32), width=(32, 96, 32))
 def mobilenet_v2() -> Row:
     config = hf.MobileNetV2Config(depth_multiplier=0.25, finegrained_output=False)
-    return hf.MobileNetV2ForImageClassification(config), IMAGE
+    return settled(
+        hf.MobileNetV2ForImageClassification(config), IMAGE, batch=4, height=64, width=64
+    ), IMAGE
 
 
 @row(slow=True, batch=(1, 4), height=(32, 96, 32), width=(32, 96, 32))
@@ -36,7 +38,7 @@ def efficientnet() -> Row:
     config = hf.EfficientNetConfig(
         image_size=64, width_coefficient=0.25, depth_coefficient=0.2, hidden_dim=320
     )
-    return hf.EfficientNetModel(config), IMAGE
+    return settled(hf.EfficientNetModel(config), IMAGE, batch=4, height=64, width=64), IMAGE
 
 
 @row(slow=True, batch=(1, 4), height=(32, 96), width=(32, 96))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from tcexport.tools.zoo_rows import Row, floats, ids, mask, row
+from tcexport.tools.zoo_rows import Row, floats, ids, lively, mask, row, settled
 
 SMALL = {
     "hidden_size": 32,
@@ -152,7 +152,7 @@ def mobilevit() -> Row:
         neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 32],
         num_attention_heads=2,
     )
-    return hf.MobileViTModel(config), IMAGE
+    return settled(hf.MobileViTModel(config), IMAGE, batch=4, height=64, width=64), IMAGE
 
 
 @row(batch=(1, 4), height=(32, 128, 32), width=(32, 128, 32))
@@ -175,4 +175,4 @@ def dpt() -> Row:
         intermediate_size=64,
         is_hybrid=False,
     )
-    return hf.DPTForDepthEstimation(config), {"pixel_values": floats("batch", 3, 32, 32)}
+    return lively(hf.DPTForDepthEstimation(config)), {"pixel_values": floats("batch", 3, 32, 32)}
