@@ -11,12 +11,10 @@ from typing import Any, cast
 
 import torch
 import torch.fx.experimental._config as fx_config
+from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
 from torch.export.graph_signature import OutputKind
-from torch.fx.experimental.symbolic_shapes import (
-    PropagateUnbackedSymInts,
-    statically_known_true,
-)
+from torch.fx.experimental.symbolic_shapes import rebind_unbacked, statically_known_true
 
 from ..artifacts.errors import Diagnostic, ExportError
 from .branches import inline_branches
@@ -78,16 +76,38 @@ def decompose(
     return program
 
 
-def _keep_lines(module: torch.fx.GraphModule) -> None:
+def _keep_lines(module: torch.fx.GraphModule, outside: frozenset[Any] = frozenset()) -> None:
     """Let the regions of a graph, those under autocast, be run node by node: run as Python, as torch
-    does, they lose the lines of their nodes, and what is asserted of the numbers that they compute."""
+    does, they lose the lines of their nodes, and what is asserted of the numbers that they compute.
+
+    Args:
+        outside: the symbols of numbers that come out of the region, where they are bound again.
+    """
+    bound = [symbol for node in module.graph.nodes for symbol in _bound_by(node)]
     for node in module.graph.nodes:
         if node.target not in _REGIONS:
             continue
         name = next(each.target for each in node.args if isinstance(each, torch.fx.Node))
         region = getattr(module, str(name))
-        _keep_lines(region)
-        region.forward = PropagateUnbackedSymInts(region).run
+        _keep_lines(region, outside.union(bound))
+        region.forward = _Region(region, outside.union(bound)).run
+
+
+def _bound_by(node: torch.fx.Node) -> Mapping[Any, Any]:
+    return node.meta.get("unbacked_bindings") or {}
+
+
+class _Region(torch.fx.Interpreter):
+    def __init__(self, region: torch.fx.GraphModule, outside: frozenset[Any]) -> None:
+        super().__init__(region)
+        self._outside = outside
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        result = super().run_node(n)
+        mode = detect_fake_mode()
+        if mode is not None and not self._outside.intersection(_bound_by(n)):
+            rebind_unbacked(mode.shape_env, n, result)
+        return result
 
 
 _REGIONS = (
