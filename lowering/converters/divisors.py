@@ -8,11 +8,11 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..context import Context
-from ..kernels.prim_func import let, local, parallel, store
-from ..symbols import product
+from ..kernels.prim_func import let, local, store
 from ..tensor import Tensor
-from .elementwise import dtype_of_result, pointwise
+from .elementwise import dtype_of_result
 from .registry import converter
+from .stepwise import stepwise
 
 
 @converter("aten.gcd.default")
@@ -28,26 +28,18 @@ def convert_lcm(ctx: Context, x: Tensor, other: Tensor) -> Tensor:
 def _common(ctx: Context, name: str, x: Tensor, other: Tensor) -> Tensor:
     """The greatest divisor that two integers have in common, by Euclid, or their least multiple."""
     dtype = dtype_of_result(ctx)
-    first = pointwise(ctx, "first", lambda a, _: a, x, other, dtype=dtype)
-    second = pointwise(ctx, "second", lambda _, b: b, x, other, dtype=dtype)
-    length = product(first.shape)
+    one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
 
-    def emit(scope: Any, inputs: Any, results: Any) -> None:
-        one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
-        with parallel(scope.size(length)) as i:
-            a, b = let(inputs[0][i]), let(inputs[1][i])
-            small, divisor = local((1,), dtype), local((1,), dtype)
-            store(small, tirx.abs(a), 0, lanes=1)
-            store(divisor, tirx.abs(b), 0, lanes=1)
-            with T.While(tirx.NE(small[0], zero)):
-                held = let(small[0])
-                store(small, tirx.truncmod(divisor[0], held), 0, lanes=1)
-                store(divisor, held, 0, lanes=1)
-            value = divisor[0]
-            if name == "lcm":  # of two zeros, 0
-                value = tirx.abs(tirx.truncdiv(a, tirx.max(value, one)) * b)
-            store(results[0], value, i, lanes=1)
+    def element(a: Any, b: Any) -> Any:
+        small, divisor = local((1,), dtype), local((1,), dtype)
+        store(small, tirx.abs(a), 0, lanes=1)
+        store(divisor, tirx.abs(b), 0, lanes=1)
+        with T.While(tirx.NE(small[0], zero)):
+            held = let(small[0])
+            store(small, tirx.truncmod(divisor[0], held), 0, lanes=1)
+            store(divisor, held, 0, lanes=1)
+        if name == "gcd":
+            return divisor[0]
+        return tirx.abs(tirx.truncdiv(a, tirx.max(divisor[0], one)) * b)  # of two zeros, 0
 
-    flat = [ctx.reshape(each, (length,)) for each in (first, second)]
-    (result,) = ctx.procedure(name, flat, [((length,), dtype)], emit)
-    return ctx.reshape(result, first.shape)
+    return stepwise(ctx, name, element, x, other, dtype)

@@ -8,11 +8,12 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..context import Context
-from ..kernels.prim_func import let, local, parallel, store
-from ..symbols import Scalar, product
+from ..kernels.prim_func import local, store
+from ..symbols import Scalar
 from ..tensor import Tensor
 from .elementwise import Operand, as_number, constant, dtype_of_result, is_float, libm, pointwise
 from .registry import converter
+from .stepwise import stepwise
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -46,36 +47,28 @@ def convert_pow(ctx: Context, x: Tensor, exponent: Operand) -> Tensor:
 
 def _integer_powers(ctx: Context, x: Operand, exponent: Operand, dtype: str) -> Tensor:
     """By repeated squaring, modulo the dtype; to a negative power only 1 and -1 are not 0."""
-    base = pointwise(ctx, "base", lambda a, _: a, x, exponent, dtype=dtype)
-    power = pointwise(ctx, "exponent", lambda _, b: b, x, exponent, dtype=dtype)
-    length = product(base.shape)
+    one, zero, two = (tirx.const(number, dtype) for number in (1, 0, 2))
 
-    def emit(scope: Any, inputs: Any, results: Any) -> None:
-        one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
-        with parallel(scope.size(length)) as i:
-            square, left, total = local((1,), dtype), local((1,), dtype), local((1,), dtype)
-            a, b = let(inputs[0][i]), let(inputs[1][i])
-            for variable, value in ((square, a), (left, b), (total, one)):
-                store(variable, value, 0, lanes=1)
-            with T.While(left[0] > zero):
-                odd = tirx.EQ(left[0] % tirx.const(2, dtype), one)
-                with T.If(odd), T.Then():
-                    store(total, total[0] * square[0], 0, lanes=1)
-                store(square, square[0] * square[0], 0, lanes=1)
-                store(left, tirx.truncdiv(left[0], tirx.const(2, dtype)), 0, lanes=1)
-            value = total[0]
-            if not dtype.startswith("uint"):
-                minus_one = tirx.const(-1, dtype)
-                even = tirx.EQ(tirx.truncmod(b, tirx.const(2, dtype)), zero)
-                sign = tirx.Select(even, one, minus_one)
-                tiny = tirx.Select(tirx.EQ(a, minus_one), sign, zero)
-                tiny = tirx.Select(tirx.EQ(a, one), one, tiny)
-                value = tirx.Select(b < zero, tiny, value)
-            store(results[0], value, i, lanes=1)
+    def element(a: Any, b: Any) -> Any:
+        square, left, total = local((1,), dtype), local((1,), dtype), local((1,), dtype)
+        for variable, value in ((square, a), (left, b), (total, one)):
+            store(variable, value, 0, lanes=1)
+        with T.While(left[0] > zero):
+            odd = tirx.EQ(left[0] % two, one)
+            with T.If(odd), T.Then():
+                store(total, total[0] * square[0], 0, lanes=1)
+            store(square, square[0] * square[0], 0, lanes=1)
+            store(left, tirx.truncdiv(left[0], two), 0, lanes=1)
+        if dtype.startswith("uint"):
+            return total[0]
+        minus_one = tirx.const(-1, dtype)
+        even = tirx.EQ(tirx.truncmod(b, two), zero)
+        sign = tirx.Select(even, one, minus_one)
+        tiny = tirx.Select(tirx.EQ(a, minus_one), sign, zero)
+        tiny = tirx.Select(tirx.EQ(a, one), one, tiny)
+        return tirx.Select(b < zero, tiny, total[0])
 
-    flat = [ctx.reshape(t, (length,)) for t in (base, power)]
-    (result,) = ctx.procedure("power", flat, [((length,), dtype)], emit)
-    return ctx.reshape(result, base.shape)
+    return stepwise(ctx, "power", element, x, exponent, dtype)
 
 
 @converter("aten.pow.Scalar")
