@@ -24,18 +24,21 @@ class Reached:
     """``functions`` by their code; ``globals``: (a module's namespace, its name, a name in it);
     ``cells``: closure cells by the name of their variable; ``classes``: the user's classes;
     ``stored``: attributes of modules, classes and functions that the code names and may assign,
-    whosever they are: (owner's id, attribute): (owner, attribute, the owner's name)."""
+    whosever they are: (owner's id, attribute): (owner, attribute, the owner's name); ``kinds``: the
+    classes of the model's parts, which code gets to without their names (``type(self.layer)``)."""
 
     functions: dict[types.CodeType, types.FunctionType] = field(default_factory=dict)
     globals: dict[tuple[int, str], tuple[dict[str, Any], str]] = field(default_factory=dict)
     cells: dict[int, tuple[types.CellType, str]] = field(default_factory=dict)
     classes: dict[int, type] = field(default_factory=dict)
     stored: dict[tuple[int, str], tuple[Any, str, str]] = field(default_factory=dict)
+    kinds: dict[type, None] = field(default_factory=dict)
 
 
 def reach(module: torch.nn.Module) -> Reached:
     """Everything that a call of ``module`` may run or name, as far as it is the user's."""
     found = Reached()
+    found.kinds.update((type(part), None) for part in module.modules())
     for part in module.modules():
         for base in type(part).__mro__:
             _visit(base, found)
@@ -70,6 +73,9 @@ def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from codes_in(constant)
 
 
+_BY_NAME = {"setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars"}
+
+
 def _stored_in(code: types.CodeType) -> set[str]:
     """The names of attributes that a function, or one defined inside of it, may assign or delete."""
     names: set[str] = set()
@@ -79,7 +85,7 @@ def _stored_in(code: types.CodeType) -> set[str]:
             for step in dis.get_instructions(each)
             if step.opname in ("STORE_ATTR", "DELETE_ATTR")
         )
-        if {"setattr", "delattr", "__setattr__", "__dict__"} & set(each.co_names):
+        if _BY_NAME & set(each.co_names):
             names.update(text for text in each.co_consts if isinstance(text, str))
     return names
 
@@ -130,6 +136,8 @@ def _visit_function(function: types.FunctionType, found: Reached) -> None:
     for name in sorted(names & namespace.keys()):
         _visit_name(namespace, name, names, found)
         _visit_owner(namespace[name], name, names, stored, found)
+    for kind in found.kinds:
+        _visit_owner(kind, kind.__name__, names, stored, found)
 
 
 def _visit_owner(
