@@ -4,7 +4,9 @@
 // Inputs are .npy files, or the values of inputs that were fixed at export (None, True, 3, text).
 // Outputs go to FOLDER as .npy, by their paths, or as text on stdout. Exit statuses as `tcexport run`.
 
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -97,8 +99,17 @@ tcexport::Plain PlainOf(const std::string& text) {
   return tcexport::Plain::Of(text);
 }
 
+int64_t SeedOf(const std::string& text) {
+  char* end = nullptr;
+  errno = 0;
+  int64_t seed = std::strtoll(text.c_str(), &end, 10);
+  if (text.empty() || *end || errno) throw Usage("--seed " + text + ": needs an integer of 64 bits");
+  return seed;
+}
+
 int Run(const std::vector<std::string>& typed) {
-  if (typed.empty()) throw Usage("tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub] [--seed 1234]");
+  if (typed.empty())
+    throw Usage("tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub] [--seed 1234]");
   tcexport::Arguments arguments;
   std::string folder;
   std::optional<int64_t> seed;
@@ -114,7 +125,7 @@ int Run(const std::vector<std::string>& typed) {
       continue;
     }
     if (typed[at] == "--seed" && at + 1 < typed.size()) {
-      seed = std::strtoll(typed[++at].c_str(), nullptr, 10);
+      seed = SeedOf(typed[++at]);
       continue;
     }
     size_t equals = typed[at].find('=');

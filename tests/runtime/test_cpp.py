@@ -231,6 +231,23 @@ def test_missing_and_unknown_inputs_are_refused(host: Path, added: Path) -> None
 # --- the same files -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seed", ["abc", "", "1.5", "99999999999999999999"])
+def test_a_seed_that_is_no_integer_is_refused(host: Path, added: Path, seed: str) -> None:
+    done = subprocess.run(
+        [host, added, "--seed", seed], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "--seed" in done.stderr and "integer" in done.stderr
+
+
+def test_a_seed_goes_to_the_session(host: Path, added: Path) -> None:
+    done = subprocess.run(
+        [host, added, "--seed", "-5"], capture_output=True, text=True, check=False
+    )
+    with pytest.raises(tcexport.UsageError) as wanted:
+        load(added).session().seed(-5)
+    assert wanted.value.code in done.stderr and done.returncode == 2
+
+
 def changed(at: int, value: bytes) -> Callable[[bytes], bytes]:
     return lambda data: data[:at] + value + data[at:][len(value) :]
 
