@@ -51,16 +51,11 @@ class _Printer(StrPrinter):
         shown = ", ".join(self._print(each) for each in expr.args)
         return f"{_CALLED.get(name, name.removeprefix(_OPAQUE))}({shown})"
 
-    def _print_Max(self, expr: Any) -> str:
-        return self._print_Function(expr)
-
-    def _print_Min(self, expr: Any) -> str:
-        return self._print_Function(expr)
+    _print_Max = _print_Min = _print_Function
 
     def _print_Relational(self, expr: Any) -> str:
-        op = {"Eq": "==", "Ne": "!="}.get(type(expr).__name__[:2], expr.rel_op)
         left, right = (self._print(each) for each in expr.args)
-        return f"{left} {op} {right}"
+        return f"{left} {expr.rel_op} {right}"
 
     def _print_Piecewise(self, expr: Any) -> str:
         *cases, (last, _) = expr.args

@@ -96,10 +96,10 @@ def admit_small_sizes(
     for guard in assumptions.guards:
         left = [half for half in halves.get(guard, (guard,)) if half not in waived]
         kept += [guard] if len(left) == 2 else left
-    queue = list(found)
-    for at, point in enumerate(queue):  # grows while it is walked
-        if point in queue[:at]:
-            continue
+    walked = 0
+    while walked < len(found):  # what is found on the way is walked, too
+        point = list(found)[walked]
+        walked += 1
         others = {name: ask for name, ask in requests.items() if name not in dict(point)}
         known: set[Guard] = set()
         for each, excluding in _excluded(found[point], others).items():
@@ -107,13 +107,11 @@ def admit_small_sizes(
             few = len(found) < _MOST_TRACES
             if each in admitted or further in found or (few and serves(further)):
                 known.update(excluding)
-                queue += [further] if further in found else []
         for guard, places in _exceptions(found[point], others):
             all_of = [point | place for place in places]
             few = len(found) + len(all_of) <= _MOST_TRACES
             if guard not in known and few and all(map(serves, all_of)):
                 known.add(guard)
-                queue += all_of
         kept += _under(dict(point), [guard for guard in found[point] if guard not in known])
     distinct = tuple({guard.expr: guard for guard in reversed(kept)}.values())[::-1]
     return Admitted(distinct, frozenset(untried))

@@ -1,4 +1,5 @@
-"""Ops that torch keeps whole, and that are lowered as the others that they are made of."""
+"""Ops that are lowered as the others that they are made of: torch keeps them whole, or takes them apart
+in a way that fixes sizes."""
 
 from __future__ import annotations
 

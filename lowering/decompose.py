@@ -44,7 +44,7 @@ def decompose(
             numbers in a way that a bundle cannot (TC105); all such places are listed.
     """
     inline_branches(program)
-    _keep_lines(program.graph_module)
+    _open_regions(program.graph_module)
     for node in program.graph.nodes:
         # A view that eager mode can take may not be one of what a decomposition gives instead.
         if node.op == "call_function" and node.target is aten.view.default:
@@ -76,9 +76,9 @@ def decompose(
     return program
 
 
-def _keep_lines(module: torch.fx.GraphModule, outside: frozenset[Any] = frozenset()) -> None:
-    """Let the regions of a graph, those under autocast, be run node by node: run as Python, as torch
-    does, they lose the lines of their nodes, and what is asserted of the numbers that they compute.
+def _open_regions(module: torch.fx.GraphModule, outside: frozenset[Any] = frozenset()) -> None:
+    """Let the regions of a graph, those under autocast, be taken apart node by node: run as Python, as
+    torch does, they lose the lines of their nodes, and what is asserted of the numbers they compute.
 
     Args:
         outside: the symbols of numbers that come out of the region, where they are bound again.
@@ -89,7 +89,7 @@ def _keep_lines(module: torch.fx.GraphModule, outside: frozenset[Any] = frozense
             continue
         name = next(each.target for each in node.args if isinstance(each, torch.fx.Node))
         region = getattr(module, str(name))
-        _keep_lines(region, outside.union(bound))
+        _open_regions(region, outside.union(bound))
         region.forward = _Region(region, outside.union(bound)).run
 
 
@@ -98,6 +98,9 @@ def _bound_by(node: torch.fx.Node) -> Mapping[Any, Any]:
 
 
 class _Region(torch.fx.Interpreter):
+    """Runs a region so that the numbers that it computes keep the symbols that assertions name them by;
+    those that come out of it are given theirs by the graph around it."""
+
     def __init__(self, region: torch.fx.GraphModule, outside: frozenset[Any]) -> None:
         super().__init__(region)
         self._outside = outside

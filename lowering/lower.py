@@ -157,7 +157,11 @@ def _unsaved(node: torch.fx.Node) -> Diagnostic:
         "TC211",
         f"the graph computes a size by {name}(), which torch can't save in a program",
         location=user_location(node.meta.get("stack_trace")),
-        tries=("compute it of integers: (2 * a + b) // (2 * b) for a / b, rounded half up",),
+        tries=(
+            "compute it of integers: (2 * a + b) // (2 * b) for a / b, rounded half up"
+            if node.target is round
+            else "compute it of integers, or of a tensor",
+        ),
     )
 
 

@@ -119,7 +119,7 @@ def _open_lines() -> Iterator[None]:
 
     def linspace(start: Any, end: Any, steps: Any, **more: Any) -> torch.Tensor:
         dtype = more.get("dtype") or torch.get_default_dtype()
-        plain = not isinstance(start, torch.Tensor) and not isinstance(end, torch.Tensor)
+        plain = not any(isinstance(each, (torch.Tensor, complex)) for each in (start, end))
         # Eager rounds each step to a half type, and counts integers otherwise.
         known = dtype in (torch.float32, torch.float64)
         if not plain or not known or more.keys() - {"dtype", "device"}:

@@ -3,8 +3,8 @@
 The bundle is called with drawn inputs of the sizes asked for; TVM's VM tells of every function that it
 calls, and the time between its two words is taken, without that of what it calls in turn (some
 microseconds of each are the telling). The median over the calls is shown, by function, the dearest
-first. ``--variant NAME`` calls the code of
-that variant (``general``: the general code), also at sizes that another variant serves.
+first. ``--variant NAME`` calls the code of that variant (``general``: the general code), also at sizes
+that another variant serves.
 """
 
 from __future__ import annotations
