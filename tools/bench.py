@@ -14,6 +14,7 @@ import click
 from ..artifacts.container import open_bundle
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.names import suggestions
+from .bench_level import LEVELS
 from .bench_names import BUNDLE, RUNTIMES
 from .pictures import require_svg
 from .progress import Progress
@@ -69,6 +70,11 @@ _BUNDLE_FAILED = 5
     help="Worker threads of every runtime; by default what the bundle's runtime would take.",
 )
 @click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    help="Hold every runtime to what this CPU level has, as on a machine without AVX-512.",
+)
+@click.option(
     "--rounds",
     type=click.IntRange(min=1),
     default=10,
@@ -98,6 +104,7 @@ def command(
     axes: tuple[str, ...],
     train: bool,
     threads: int | None,
+    level: str | None,
     rounds: int,
     plot: Path | None,
     output: Path | None,
@@ -127,7 +134,7 @@ def command(
     from .bench_sizes import parse_sizes
 
     if strategies:
-        _require_alone(runtimes, against)
+        _require_alone(runtimes, against, level)
     elif axes or train:
         raise UsageError(
             Diagnostic("TC008", "--axes and --train are for the export that --strategies makes")
@@ -163,6 +170,7 @@ def command(
                 threads=thread_count(threads),
                 rounds=rounds,
                 progress=progress,
+                level=level or "",
             )
     text = json.dumps(as_data(results), indent=1)
     click.echo(text if form == "json" else "\n".join(lines_of(results)))
@@ -174,7 +182,9 @@ def command(
         context.exit(_BUNDLE_FAILED)
 
 
-def _require_alone(runtimes: str | None, against: str | None) -> None:
+def _require_alone(runtimes: str | None, against: str | None, level: str | None) -> None:
+    if level is not None:
+        raise UsageError(Diagnostic("TC008", "--level cannot be had with --strategies"))
     if runtimes is not None:
         raise UsageError(
             Diagnostic("TC008", "--strategies says what is timed, and so does --runtimes: give one")

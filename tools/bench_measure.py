@@ -21,6 +21,7 @@ from ..artifacts.contract import Contract, TensorOutput
 from ..artifacts.manifest import Manifest
 from ..artifacts.weights import write_weights
 from ..runtime.drawn import drawn_inputs
+from .bench_level import environment_of
 from .bench_names import BUILT, BUNDLE, BUNDLE_GENERAL, COMPILE_WARMED, EAGER, NEEDS
 from .bench_processes import Worker, WorkerFailed
 from .bench_results import Machine, Results, RuntimeResult, Timing, this_machine
@@ -69,6 +70,7 @@ def measure(
     progress: Report,
     general: General | None = None,
     build: float | None = None,
+    level: str = "",
 ) -> Results:
     """Time a bundle beside its peers.
 
@@ -80,10 +82,11 @@ def measure(
         rounds: how many bursts of each runtime at each size.
         general: what `bundle-general` is; it is left out where there is none.
         build: seconds that the export of the bundle took, where that is known.
+        level: the CPU level that all are held to, one of `bench_level.LEVELS`; "" for all there is.
 
     Raises:
         BundleError: the file is no bundle.
-        UsageError: no size could be chosen.
+        UsageError: no size could be chosen; ``level`` is beyond what this machine can do.
     """
     with open_bundle(bundle) as opened:
         manifest = opened.manifest
@@ -100,7 +103,8 @@ def measure(
             trace=None,
             folder=os.getcwd(),
         )
-        race = _Race(manifest.contract, common, folder, progress, stack, general)
+        environment = environment_of(level, folder) if level else {}
+        race = _Race(manifest.contract, common, folder, progress, stack, general, environment)
         judge = [EAGER] if against is not None and EAGER not in runtimes else []
         standings = {
             name: race.start(name, seconds=build if name == BUNDLE else None)
@@ -123,8 +127,8 @@ def measure(
             against=against,
             threads=threads,
             rounds=rounds,
-            machine=machine,
-            notes=(*_changed(manifest, against), *_busy(machine)),
+            machine=replace(machine, level=level) if level else machine,
+            notes=(*_held(level), *_changed(manifest, against), *_busy(machine)),
             sizes=tuple(sizes),
             runtimes=tuple(_finished(standings[name]) for name in runtimes),
             source_sha256=manifest.provenance.source_sha256,
@@ -144,6 +148,12 @@ def _busy(machine: Machine) -> tuple[str, ...]:
         f"other processes were busy (load average {machine.load} on {machine.cores} cores): "
         "short calls suffer from that more than long ones, and from one run to the next",
     )
+
+
+def _held(level: str) -> tuple[str, ...]:
+    if not level:
+        return ()
+    return (f"every runtime was held to the instructions of {level}: the processor has more",)
 
 
 def _changed(manifest: Manifest, against: str | None) -> tuple[str, ...]:
@@ -172,6 +182,7 @@ class _Race:
         progress: Report,
         stack: ExitStack,
         general: General | None,
+        environment: Mapping[str, str],
     ) -> None:
         self._contract = contract
         self._common = common
@@ -179,6 +190,7 @@ class _Race:
         self._progress = progress
         self._stack = stack
         self._general = general
+        self._environment = environment
 
     def start(
         self, name: str, built: Path | None = None, seconds: float | None = None
@@ -199,7 +211,7 @@ class _Race:
             spec = replace(spec, bundle=bundle, variant=self._general.variant)
         result = RuntimeResult(name, build=seconds)
         try:
-            worker = self._stack.enter_context(Worker(spec, self._folder))
+            worker = self._stack.enter_context(Worker(spec, self._folder, self._environment))
         except WorkerFailed as failure:
             return _Standing(replace(result, failure=str(failure)))
         return _Standing(replace(result, start=worker.started), worker)
@@ -214,7 +226,7 @@ class _Race:
         self._progress(f"build {name}", None)
         begun = time.perf_counter()
         try:
-            with Worker(spec, self._folder) as worker:
+            with Worker(spec, self._folder, self._environment) as worker:
                 notes = worker.ready["notes"]
         except WorkerFailed as failure:
             return _Standing(RuntimeResult(name, failure=f"not built: {failure}"))
@@ -247,7 +259,7 @@ class _Race:
         if not self._contract.dims:
             return [{}]
         try:
-            with Worker(self._common, self._folder) as probe:
+            with Worker(self._common, self._folder, self._environment) as probe:
 
                 def seconds_at(sizes: Sizes) -> float:
                     file, outputs = self._inputs(sizes, "probe"), self._folder / "probe-outputs"
@@ -289,7 +301,7 @@ class _Race:
             for name, timing in firsts.items()
             if not timing.failure and name not in untimed
         }
-        samples, failures = _bursts(timed, rounds)
+        samples, failures = bursts(timed, rounds)
         for name, timing in firsts.items():
             if name in failures:
                 timing = replace(timing, failure=failures[name])
@@ -347,7 +359,7 @@ def _compare(
     return right, worst
 
 
-def _bursts(
+def bursts(
     workers: Mapping[str, Worker | None], rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Seconds of one call in each round of each runtime; and of those that failed, why."""

@@ -35,11 +35,14 @@ class Worker:
         ready: what it answered then.
     """
 
-    def __init__(self, spec: Spec, folder: Path) -> None:
+    def __init__(
+        self, spec: Spec, folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Start the process and wait until its runtime is loaded, or built.
 
         Args:
             folder: for its temporary files and caches.
+            environment: what else is set for it.
 
         Raises:
             WorkerFailed: it could not be loaded.
@@ -52,7 +55,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=folder,
-            env=_environment(spec, folder),
+            env={**_environment(spec, folder), **(environment or {})},
             bufsize=0,  # nothing may be left to flush into a process that is gone
         )
         try:

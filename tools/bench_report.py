@@ -133,6 +133,18 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def markdown_lines(results: Results) -> Iterator[str]:
     """Two tables: time and ratios at each size; start, memory and compilation of each runtime."""
+    yield from markdown_sizes(results)
+    yield ""
+    yield "| runtime | first answer | build | first calls | peak memory | notes |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for runtime in results.runtimes:
+        row = _runtime_row(runtime)
+        cells = row if len(row) > 2 else [row[0], *[""] * 4, row[1]]
+        yield f"| {' | '.join(_escaped(cell) for cell in cells)} |"
+
+
+def markdown_sizes(results: Results) -> Iterator[str]:
+    """A table: time and ratios at each size."""
     peers = results.peers
     yield f"| size | {BUNDLE} | check | error | {' | '.join(each.name for each in peers)} |"
     yield f"| {' | '.join(['---'] * (4 + len(peers)))} |"
@@ -145,13 +157,6 @@ def markdown_lines(results: Results) -> Iterator[str]:
     means = [results.mean_ratio(each.name)[0] for each in peers]
     cells = ["" if mean is None else f"**{mean:.2f}**" for mean in means]
     yield f"| geometric mean | | | | {' | '.join(cells)} |"
-    yield ""
-    yield "| runtime | first answer | build | first calls | peak memory | notes |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for runtime in results.runtimes:
-        row = _runtime_row(runtime)
-        cells = row if len(row) > 2 else [row[0], *[""] * 4, row[1]]
-        yield f"| {' | '.join(_escaped(cell) for cell in cells)} |"
 
 
 def _our_cells(timing: Timing | None) -> list[str]:

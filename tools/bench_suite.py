@@ -2,7 +2,8 @@
 
 ``python -m tcexport.tools.bench_suite [NAME …]`` exports each model, times it beside every runtime
 that is installed, and keeps the results in docs/benchmarks/ (JSON, and a plot); the page is written
-from all results that are there. It runs from a checkout.
+from all results that are there. With ``--level`` the runtimes are held to an older processor's
+instructions, and the results stand beside the others. It runs from a checkout.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import msgspec
 
 from ..artifacts.container import open_bundle
 from ..artifacts.names import suggestions
+from .bench_level import LEVELS
 from .bench_measure import measure
 from .bench_names import RUNTIMES
 from .bench_plot import svg
-from .bench_report import heading, markdown_lines
+from .bench_report import heading, markdown_lines, markdown_sizes
 from .bench_results import Results, as_data
 from .bench_sizes import parse_sizes
 from .progress import Progress
@@ -64,12 +66,15 @@ How it is measured:
 - `first answer` counts from the start of a process to its first result, `build` what was built
   before it, `first calls` what the first calls at all sizes took longer than later ones
   (compilation, mostly). `peak memory` is resident memory at most, weights included.
+- Tables of a CPU level (`--level x86-64-v3`) are of the same machine with AVX-512 and AMX hidden from
+  every runtime: the CPUID instruction does not name them (`tools/benchmarks/cpuid.c`).
 """
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--threads", type=click.IntRange(min=1), help="By default, the usable cores.")
+@click.option("--level", type=click.Choice(LEVELS), help="As `tcexport bench`.")
 @click.option("--rounds", type=click.IntRange(min=1), default=15, show_default=True)
 @click.option(
     "--folder",
@@ -77,7 +82,9 @@ How it is measured:
     default=_ROOT / "docs",
     help="Where benchmarks.md and the folder benchmarks/ are; by default the checkout's docs.",
 )
-def main(names: tuple[str, ...], threads: int | None, rounds: int, folder: Path) -> None:
+def main(
+    names: tuple[str, ...], threads: int | None, level: str | None, rounds: int, folder: Path
+) -> None:
     """Measure the models NAME (all: without), and write the page."""
     known = [*_MODELS, _PEAK]
     for name in names:
@@ -96,11 +103,12 @@ def main(names: tuple[str, ...], threads: int | None, rounds: int, folder: Path)
         if name == _PEAK:
             (kept / f"{name}.txt").write_text(_peak())
         else:
-            files = (kept / f"{name}.json", kept / f"{name}.svg")
+            stem = f"{name}.{level}" if level else name
+            files = (kept / f"{stem}.json", kept / f"{stem}.svg")
             for file in files:
                 file.unlink(missing_ok=True)  # no older result stands in for one that fails
             try:
-                results = measure_model(name, thread_count(threads), rounds)
+                results = measure_model(name, thread_count(threads), rounds, level or "")
             except subprocess.CalledProcessError:
                 failed.append(name)
                 continue
@@ -111,7 +119,7 @@ def main(names: tuple[str, ...], threads: int | None, rounds: int, folder: Path)
         raise click.ClickException(f"not measured, since the export failed: {', '.join(failed)}")
 
 
-def measure_model(name: str, threads: int, rounds: int) -> Results:
+def measure_model(name: str, threads: int, rounds: int, level: str = "") -> Results:
     """Export one of the models, as a user would, and time it.
 
     Raises:
@@ -139,6 +147,7 @@ def measure_model(name: str, threads: int, rounds: int) -> Results:
                 threads=threads,
                 rounds=rounds,
                 progress=progress,
+                level=level,
             )
     # No place on this machine in what is published.
     return dataclasses.replace(results, bundle=bundle.name, against=_MODELS[name])
@@ -185,11 +194,26 @@ def _sections(kept: Path) -> Iterator[str]:
         yield ""
         yield from (f"{line}  " for line in [*where, *results.notes])
         yield ""
+        yield from _held_sections(kept, name)
     peak = kept / f"{_PEAK}.txt"
     if peak.exists():
         yield "## Matrix products beside the peak of a core"
         yield ""
         yield f"```\n{peak.read_text().rstrip()}\n```"
+
+
+def _held_sections(kept: Path, name: str) -> Iterator[str]:
+    """A model's times with all runtimes held to a CPU level, where they were measured."""
+    for level in reversed(LEVELS):
+        file = kept / f"{name}.{level}.json"
+        if file.exists():
+            results = read_results(json.loads(file.read_text()))
+            yield f"### {name}, {level}"
+            yield ""
+            yield from markdown_sizes(results)
+            yield ""
+            yield from (f"{line}  " for line in [*heading(results)[1:], *results.notes])
+            yield ""
 
 
 def read_results(data: Any) -> Results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -29,6 +30,8 @@ from tcexport.artifacts.contract import (
     ValueSource,
 )
 from tcexport.runtime.drawn import drawn_inputs
+from tcexport.runtime.machine import this_machine
+from tcexport.tools.bench_level import environment_of
 from tcexport.tools.bench_measure import measure
 from tcexport.tools.bench_plot import svg
 from tcexport.tools.bench_report import markdown_lines, text_lines
@@ -409,3 +412,51 @@ def test_the_page_holds_what_was_measured_and_says_what_was_not(tmp_path: Path) 
     assert "512-2048-2048-512 with exact GELU.\n`tools/benchmarks/mlp.py`; 2 threads" in text
     assert "| n=1 | 1.00 s |" in text and "(benchmarks/mlp.svg)" in text and "a note" in text
     assert "a CPU, 2 cores, x86-64-v3, 8.0 GB" in text and "m=1 50 %" in text
+
+
+# --- other processors, other bundles -----------------------------------------------------------------
+
+_HIDES = pytest.mark.skipif(
+    "cpuid_fault" not in this_machine().flags, reason="this processor cannot hide instructions"
+)
+
+
+@_HIDES
+@pytest.mark.parametrize(("level", "seen"), [("x86-64-v3", "AVX2"), ("x86-64-v2", "DEFAULT")])
+def test_a_level_hides_what_lies_above_it(tmp_path: Path, level: str, seen: str) -> None:
+    code = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment_of(level, tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == seen
+
+
+@_HIDES
+def test_a_benchmark_is_held_to_a_level(folder: Path) -> None:
+    held = ("--level", "x86-64-v3", "--rounds", "1", "--sizes", SIZES[0])
+    out, _ = run(folder, "bench", "model.tcpkg", *held)
+    assert "target: cpu:x86-64-v3" in out and "held to the instructions of x86-64-v3" in out
+
+
+def test_a_level_that_cannot_be_hidden_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", "")  # no compiler
+    with pytest.raises(UsageError, match="--level x86-64-v3: "):
+        environment_of("x86-64-v3", tmp_path)
+
+
+def test_bundles_stand_beside_each_other(folder: Path) -> None:
+    bundle = str(folder / "model.tcpkg")
+    command = [sys.executable, "-m", "tcexport.tools.bench_bundles", bundle, bundle]
+    done = subprocess.run(
+        [*command, "--threads", "1", "--rounds", "2", "--sizes", SIZES[0], "--sizes", SIZES[1]],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.count("model, 1 thread") >= 4 and "batch=4, seq=7" in done.stdout
