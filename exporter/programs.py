@@ -14,6 +14,7 @@ import torch
 
 from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.expr import render
+from .program_ops import register_ops
 from .trace import symbol_of
 from .translate import Untranslatable, to_expr
 from .userfile import shown_path
@@ -56,7 +57,8 @@ def load_program(path: Path) -> Program:
     """Load a .pt2 file that ``torch.export.save`` wrote.
 
     Raises:
-        UsageError: TC001, another kind of file, or one that torch cannot read.
+        UsageError: TC001, another kind of file, one that torch cannot read, or one whose ops are not
+            there.
     """
     shown = shown_path(path)
     if path.suffix != ".pt2":
@@ -74,6 +76,7 @@ def load_program(path: Path) -> Program:
                 tries=tuple(attempt.format(file=shown, name=path.name) for attempt in tries),
             )
         )
+    register_ops(path)
     try:
         program = torch.export.load(path)
     except Exception as error:  # torch raises whatever its archive reader meets
