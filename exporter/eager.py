@@ -93,7 +93,7 @@ def same_numbers(got: torch.Tensor, want: torch.Tensor) -> tuple[bool, float]:
         return True, 0.0
     if not (want.is_floating_point() or want.is_complex()):
         return bool(torch.equal(got, want)), float((got != want).double().mean())
-    tolerance = _TOLERANCE.get(want.dtype, 1e-4)
+    tolerance = TOLERANCE.get(want.dtype, 1e-4)
     wide = torch.complex128 if want.is_complex() else torch.float64
     got, want = got.to(wide), want.to(wide)
     finite = torch.isfinite(want)
@@ -109,7 +109,7 @@ def same_numbers(got: torch.Tensor, want: torch.Tensor) -> tuple[bool, float]:
     return bool((difference <= tolerance * (want.abs() + scale)).all()), float(difference.max())
 
 
-_TOLERANCE = {
+TOLERANCE = {
     torch.float64: 1e-6,
     torch.complex128: 1e-6,
     torch.float32: 1e-4,

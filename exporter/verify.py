@@ -36,6 +36,7 @@ from .points import Point, choose
 from .reference import NoAnswer, Reference
 from .sessions import EagerSession, buffers, draws, eager_session
 from .trace import Trace
+from .undecided import other_answers, undecided
 
 _REPEATS = 3
 _SECONDS = 900
@@ -46,7 +47,8 @@ class Checked:
     """One comparison: of which target, where, the largest absolute difference; or why it was not
     made. Without ``sizes`` it is about the whole target; with ``variant``, about that one alone.
     ``against``: with whose answers; those of a reference are compared with eager's own, and the
-    target is then "eager"."""
+    target is then "eager". ``undecided``: it is as far away as eager's own answers are from each other
+    (see `undecided`)."""
 
     target: str
     why: str
@@ -55,6 +57,7 @@ class Checked:
     skipped: str = ""
     variant: str = ""
     against: str = "eager"
+    undecided: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ def verify(
             skipped.append(Checked(target.name, "not run", {}, 0.0, str(reason)))
             continue
         compared = [
-            _compare(call, answer, target.name) for call, answer in zip(calls, answers, strict=True)
+            _compare(call, answer, target.name, module)
+            for call, answer in zip(calls, answers, strict=True)
         ]
         checked += _once_each(compared)
         _compare_states(kept, state, target.name)
@@ -387,8 +391,11 @@ def last_words(status: int, stderr: str) -> tuple[str, ...]:
     return (ended, *stderr.strip().splitlines()[-6:])
 
 
-def _compare(call: _Call, answer: dict[str, torch.Tensor], target: str) -> Checked:
+def _compare(
+    call: _Call, answer: dict[str, torch.Tensor], target: str, module: torch.nn.Module
+) -> Checked:
     worst = 0.0
+    others: list[list[Any]] | None = None
     contract, variant = call.part.derived.contract, call.part.variant
     at = ", ".join(f"{name}={size}" for name, size in call.point.sizes.items()) or "the example"
     for index, (output, want) in enumerate(zip(contract.outputs, call.outputs, strict=True)):
@@ -397,7 +404,9 @@ def _compare(call: _Call, answer: dict[str, torch.Tensor], target: str) -> Check
         got = answer[f"{index}"]
         same, error = same_numbers(got, want)
         worst = max(worst, error)
-        if not same:
+        if not same and others is None:
+            others = _others(call, module)
+        if not same and not undecided(got, want, [each[index] for each in others or ()]):
             kind = (
                 f"is {_describe(got)}, eager gives {_describe(want)}"
                 if got.shape != want.shape or got.dtype != want.dtype
@@ -410,7 +419,21 @@ def _compare(call: _Call, answer: dict[str, torch.Tensor], target: str) -> Check
                     f"({call.point.why}) the output {output.path} {kind}",
                 )
             )
-    return Checked(target, call.point.why, call.point.sizes, worst, variant=variant)
+    return Checked(
+        target,
+        call.point.why,
+        call.point.sizes,
+        worst,
+        variant=variant,
+        undecided=others is not None,
+    )
+
+
+def _others(call: _Call, module: torch.nn.Module) -> list[list[Any]]:
+    """Further answers of eager's; none on a state that calls have left, which eager has no more."""
+    if not call.fresh:
+        return []
+    return other_answers(lambda: run_eager(module, call.part.traced.bound, call.leaves))
 
 
 def _describe(tensor: torch.Tensor) -> str:

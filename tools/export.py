@@ -117,11 +117,20 @@ def _print_summary(report: Report, verbose: bool) -> None:
         ]
     else:
         for against in dict.fromkeys(each.against for each in made):
-            compared = [each for each in made if each.against == against]
+            compared = [each for each in made if each.against == against and not each.undecided]
+            if not compared:
+                continue
             worst = max(each.error for each in compared)
             within = f"within {worst:.1e}" if worst else "exactly"
             points = dict.fromkeys(_point(each) for each in compared)
             lines.append(f"equals {against} {within} at {'; '.join(points)}")
+    unsure = [each for each in made if each.undecided]
+    if unsure:
+        places = "; ".join(dict.fromkeys(_point(each) for each in unsure))
+        lines.append(
+            f"up to {max(each.error for each in unsure):.1e} from eager at {places}: there the model "
+            "rounds numbers to integers that lie between two, and eager's own answers differ as much"
+        )
     for each in report.verified:
         if each.skipped:
             what = _point(each) if each.sizes else f"the binary for {each.target}"

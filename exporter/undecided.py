@@ -1,0 +1,100 @@
+"""How far eager's own answers hang on the order of sums, where a model rounds to integers.
+
+A quantizer takes a float that lies in the middle of two of its steps, but for the last digits, to the
+one or to the other, as the order of the terms in the sum before decides: eager's own order changes with
+the number of threads and the CPU. What comes of it is then a step apart, which is a thousand times what
+else is taken for equal. So where such an answer differs from eager's, eager runs again, with all that
+it rounds moved by a few of its last digits, and shows how far apart its own answers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .eager import TOLERANCE
+
+_MOVED = 1e-4  # of the root mean square: ten times what sums in float32 of some thousand terms lose
+_RUNS = 8  # so that few flips show, too
+_ROUND = (torch.ops.aten.round.default, torch.ops.aten.round_.default)
+_NAMESPACES = ("quantized_decomposed", "torchao")
+_QUANTIZE = ("quantize_", "choose_qparams", "_choose_qparams")
+
+
+class _Moving(TorchDispatchMode):
+    """While active, whatever is rounded to integers is moved first, by ``_MOVED``: some of it flips."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+        self.rounded = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if any(kind not in (torch.Tensor, torch.nn.Parameter) for kind in types):
+            return NotImplemented  # the subclass takes itself apart, under this mode again
+        if _rounds(func) and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+            self.rounded = True
+            args = (self._moved(args[0], in_place=func is _ROUND[1]), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+    def _moved(self, x: torch.Tensor, *, in_place: bool) -> torch.Tensor:
+        if x.numel() == 0:
+            return x
+        size = x.float().square().mean().sqrt() * _MOVED
+        noise = torch.randn(x.shape, generator=self._generator) * size
+        return x.add_(noise.to(x.dtype)) if in_place else x + noise.to(x.dtype)
+
+
+def _rounds(func: Any) -> bool:
+    if func in _ROUND:
+        return True
+    namespace, _, name = str(func.name()).partition("::")
+    return namespace in _NAMESPACES and name.startswith(_QUANTIZE)
+
+
+def other_answers(call: Callable[[], list[Any]]) -> list[list[Any]]:
+    """What a call of the model gives with what it rounds moved, several times; none where it rounds
+    nothing."""
+    answers: list[list[Any]] = []
+    for seed in range(_RUNS):
+        moving = _Moving(seed)
+        with moving:
+            answers.append(call())
+        if not moving.rounded:
+            return []
+    return answers
+
+
+def undecided(got: torch.Tensor, want: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
+    """Whether a result is no farther from eager's than eager's others are, by its largest difference
+    and by the mean of the squares; of integers (codes), too.
+
+    Args:
+        others: what `other_answers` gave in its place.
+    """
+    alike = all(each.shape == want.shape and each.dtype == want.dtype for each in (got, *others))
+    if not others or not alike or want.is_complex() or want.dtype is torch.bool:
+        return False
+    wide = [each.to(torch.float64) for each in (got, want, *others)]
+    if not all(bool(torch.isfinite(each).all()) for each in wide):
+        return False
+    mine, eager, *moved = wide
+    tolerance = TOLERANCE.get(want.dtype, 0.0)
+    base = tolerance * float(eager.square().mean().sqrt())
+
+    def apart(values: torch.Tensor) -> tuple[float, float]:
+        difference = (values - eager).abs()
+        return float(difference.max()), float(difference.square().mean().sqrt())
+
+    largest, mean = apart(mine)
+    of_others = [apart(each) for each in moved]
+    return largest <= base + 2 * max(each[0] for each in of_others) and (
+        mean <= base + 2 * max(each[1] for each in of_others)
+    )

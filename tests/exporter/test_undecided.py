@@ -1,0 +1,77 @@
+"""What eager itself leaves to the order of a sum is no difference; anything more is."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.ao.quantization.fx._decomposed
+
+from tcexport.exporter.eager import same_numbers
+from tcexport.exporter.undecided import other_answers, undecided
+
+ops = torch.ops.quantized_decomposed
+_SCALE, _STEPS = 0.05, (-128, 127, torch.int8)
+
+Quantize = Callable[[torch.Tensor], torch.Tensor]
+
+
+def quantize(x: torch.Tensor) -> torch.Tensor:
+    return ops.quantize_per_tensor(x, _SCALE, 0, *_STEPS)
+
+
+def by_hand(x: torch.Tensor) -> torch.Tensor:
+    return torch.round(x / _SCALE).clamp(-128, 127).to(torch.int8)
+
+
+class Layers:
+    """Two products with a quantizer between them; the first one adds up in ``order``."""
+
+    def __init__(self, way: Quantize = quantize, order: torch.Tensor | None = None) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.x, self.first, self.second = (
+            torch.randn(shape, generator=generator) for shape in ((64, 512), (512, 256), (256, 32))
+        )
+        self.first /= 512**0.5
+        self.way, self.order = way, torch.arange(512) if order is None else order
+
+    def __call__(self) -> list[torch.Tensor]:
+        sums = self.x[:, self.order] @ self.first[self.order]
+        codes = self.way(sums)
+        return [(codes.float() * _SCALE) @ self.second, codes]
+
+
+@pytest.mark.parametrize("way", [quantize, by_hand])
+def test_another_order_of_the_sum_is_as_good(way: Quantize) -> None:
+    eager = Layers(way)()
+    answers = other_answers(Layers(way))
+    for seed in range(20):
+        order = torch.randperm(512, generator=torch.Generator().manual_seed(seed))
+        mine = Layers(way, order)()
+        if not same_numbers(mine[0], eager[0])[0]:
+            break
+    else:
+        raise AssertionError("no order of the sum changed a code")
+    for index in range(2):
+        assert undecided(mine[index], eager[index], [each[index] for each in answers])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: torch.floor(x / _SCALE).clamp(-128, 127).to(torch.int8),
+        lambda x: quantize(x * 1.01),
+        lambda x: ops.quantize_per_tensor(x, _SCALE, 1, *_STEPS),
+        lambda x: ops.quantize_per_tensor(x, _SCALE, 0, -60, 60, torch.int8),
+    ],
+)
+def test_another_rounding_is_not(wrong: Quantize) -> None:
+    eager, answers = Layers()(), other_answers(Layers())
+    mine = Layers(wrong)()
+    for index in range(2):
+        assert not undecided(mine[index], eager[index], [each[index] for each in answers])
+
+
+def test_a_model_that_rounds_nothing_has_one_answer() -> None:
+    answers = other_answers(Layers(lambda x: x))
+    assert answers == []
+    assert not undecided(torch.ones(3) + 1e-3, torch.ones(3), [])
