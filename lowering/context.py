@@ -46,7 +46,8 @@ class Context:
 
     While ``wide``, a converter works on float32 in the place of half-precision floats; what it is
     given is converted before, and what it gives is rounded after. ``channels_last`` are the
-    convolutions that work on NHWC, ``moved`` what is there in another order, by variable and order.
+    convolutions that work on NHWC, ``moved`` what is there in another order, by variable and order;
+    ``coded`` are the nodes that make floats of int8 weights.
     """
 
     builder: relax.BlockBuilder
@@ -59,6 +60,7 @@ class Context:
     first_asserted: int = 0  # the number of the first one
     computed: set[str] = field(default_factory=set)
     channels_last: frozenset[torch.fx.Node] = frozenset()
+    coded: frozenset[torch.fx.Node] = frozenset()
     moved: dict[tuple[relax.Var, tuple[int, ...]], relax.Var] = field(default_factory=dict)
     templates: int = 0  # calls of kernel templates so far
     node: torch.fx.Node | None = None
@@ -124,11 +126,12 @@ class Context:
         return self.parameters[name]
 
     def codes_of(self, tensor: Tensor) -> Codes | None:
-        """A constant matrix of int8 that is too large to be kept as floats."""
+        """A constant of int8 that is a weight, or a matrix that is too large to be kept as floats."""
         constant = tensor.constant
-        if constant is None or tensor.dtype != "int8" or tensor.rank != 2:
+        if constant is None or tensor.dtype != "int8":
             return None
-        return Codes(constant) if constant.value.numel() > _SMALL else None
+        large = tensor.rank == 2 and constant.value.numel() > _SMALL
+        return Codes(constant) if large or self.node in self.coded else None
 
     def _decoded(self, tensor: Tensor) -> relax.Var:
         """The floats that codes stand for, anew for each use: they are there for products."""
@@ -441,6 +444,9 @@ class Context:
         if tensor.dtype == dtype:
             return tensor
         constant = tensor.constant
+        codes = self.codes_of(tensor) if dtype in FLOATS else None
+        if codes is not None:
+            return Tensor(tensor.shape, dtype, codes=codes)
         if constant is not None and constant.value.numel() <= _SMALL:
             value = constant.value.to(TORCH_DTYPES[dtype])
             name = f"{constant.name}:{dtype}"
@@ -448,9 +454,6 @@ class Context:
                 return constant_tensor(constant.stepped(name, value, "cast", dtype))
             self.weights.freeze(constant, f"taken as {dtype}")
             return constant_tensor(Constant(name, value, None, constant.sources))
-        codes = self.codes_of(tensor) if dtype in FLOATS else None
-        if codes is not None:
-            return Tensor(tensor.shape, dtype, codes=codes)
         if tensor.last is not None:
             return self.as_image(self.cast(self.with_channels_last(tensor), dtype))
         return self.compute(

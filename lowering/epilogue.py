@@ -63,11 +63,17 @@ class ConvEpilogue:
 Pattern = LinearEpilogue | NormOfSum | ConvEpilogue
 
 
-def find(graph: torch.fx.Graph, constants: Container[str]) -> dict[torch.fx.Node, Pattern]:
+def find(
+    graph: torch.fx.Graph,
+    constants: Container[str],
+    *,
+    coded: Container[torch.fx.Node] = frozenset(),
+) -> dict[torch.fx.Node, Pattern]:
     """The patterns of a graph by their last nodes; no node is in two of them.
 
     Args:
         constants: the names of the nodes that are parameters, buffers or constants.
+        coded: the nodes that make weights of int8 constants.
     """
     found: dict[torch.fx.Node, Pattern] = {}
     taken: set[torch.fx.Node] = set()
@@ -75,7 +81,7 @@ def find(graph: torch.fx.Graph, constants: Container[str]) -> dict[torch.fx.Node
     for node in graph.nodes:
         last, pattern = node, None
         if node.target is aten.conv2d.default:
-            last, pattern = _after_conv(node, constants, taken)
+            last, pattern = _after_conv(node, constants, coded, taken)
         if node.target is aten.linear.default:
             last, pattern = _after_linear(node, taken)
         if pattern is not None and pattern.inner:
@@ -108,7 +114,10 @@ def _after_linear(
 
 
 def _after_conv(
-    conv: torch.fx.Node, constants: Container[str], taken: Container[torch.fx.Node]
+    conv: torch.fx.Node,
+    constants: Container[str],
+    coded: Container[torch.fx.Node],
+    taken: Container[torch.fx.Node],
 ) -> tuple[torch.fx.Node, ConvEpilogue | None]:
     """The longest pattern that begins with a convolution, and its last node."""
 
@@ -119,13 +128,17 @@ def _after_conv(
         )
 
     value = conv.meta["val"]
-    if value.dtype not in _DTYPES or value.dim() != 4 or not are_constant(conv.args[1:3]):
+    in_codes = conv.args[1] in coded
+    if value.dtype not in _DTYPES or value.dim() != 4:
+        return conv, None
+    if not are_constant(conv.args[2:3] if in_codes else conv.args[1:3]):
         return conv, None
     last, inner = conv, []
     norm, residual, activation = None, None, None
     user = _only_user(conv)
     if (
         user is not None
+        and not in_codes
         and value.dtype is torch.float32  # eager rounds halves before the norm
         and user.target is aten._native_batch_norm_legit_no_training.default
         and are_constant(user.args[1:5])

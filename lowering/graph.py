@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from tvm import IRModule, relax
 
 from ..artifacts.errors import Diagnostic, ExportError
-from . import epilogue, layout, regions
+from . import coded, epilogue, layout, regions
 from .answer import Called, Looked, Surveyed
 from .assumed import Assumed
 from .checks import CHECK_INDEX, REQUIRE, free_number
@@ -144,13 +144,17 @@ class _Importer:
         self.signature = program.graph_signature
         self.constants = constants
         self.variant = variant
+        on_gpu = isinstance(target, GpuTarget)
+        # What the kernels of a GPU multiply by is floats.
+        weights_in_codes = frozenset() if on_gpu else coded.find(program.graph, constants)
         self.ctx = Context(
             builder,
             target,
             weights,
             channels_last=layout.find(
-                program.graph, constants, on_gpu=isinstance(target, GpuTarget)
+                program.graph, constants, coded=weights_in_codes, on_gpu=on_gpu
             ),
+            coded=weights_in_codes,
             own=own,
         )
         self.ctx.first_asserted = free_number(program.graph)
@@ -165,7 +169,7 @@ class _Importer:
         self.states = states(program)
         self.state_variables: dict[str, relax.Var] = {}
         self.regions = regions.find(program.graph) if self.states else {}
-        self.epilogues = epilogue.find(program.graph, constants)
+        self.epilogues = epilogue.find(program.graph, constants, coded=weights_in_codes)
         self.absorbed = {node for found in self.epilogues.values() for node in found.inner}
 
     def run(self) -> BuiltGraph:
@@ -436,7 +440,20 @@ class _Importer:
     ) -> list[Tensor]:
         return _Body(self, ctx, module).lowered(operands)
 
+    def _require_dtypes(self, node: torch.fx.Node) -> None:
+        """Raises:
+        Unsupported: the op reads a constant, or makes a tensor, of a dtype that nothing here has.
+        """
+        constants = [each for each in node.all_input_nodes if each.name in self.constants]
+        for each in (*constants, node):
+            value = each.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.dtype not in DTYPES | PARTS:
+                dtype = str(value.dtype).removeprefix("torch.")
+                name = f" ({self.constants[each.name].name})" if each in constants else ""
+                raise Unsupported(f"of {dtype}{name}", "weights in float16, bfloat16 or int8")
+
     def _emit(self, node: torch.fx.Node) -> Any:
+        self._require_dtypes(node)
         if node in self.regions:
             write = self.regions[node]
             base = self._read(write.base)
@@ -513,6 +530,8 @@ class _Importer:
         if not isinstance(expected, torch.Tensor) or expected.dtype not in (DTYPES | PARTS):
             return None
         if node.target is OWN:  # which nobody can compute here
+            return None
+        if node in self.ctx.coded and expected.dtype is not torch.int8:
             return None
         if not all(isinstance(size, int) for size in as_shape(expected.shape)):
             return None
@@ -679,6 +698,8 @@ def _step_of(
     """The step of `recipes` that an op of one constant is; None where there is none."""
     if node.target in _SAME_ORDER:
         return ("reshape", tuple(value.shape))
+    if node.target is aten.t.default and operand.dim() == 2:
+        return ("transpose", (1, 0))
     if node.target is aten.permute.default:
         rank = operand.dim()
         return ("transpose", tuple(int(axis) % rank for axis in node.args[1]))

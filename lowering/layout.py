@@ -10,7 +10,7 @@ borders. A permutation at a border that asks for this very order is none, it is 
 from __future__ import annotations
 
 import operator
-from collections.abc import Container
+from collections.abc import Collection, Container
 
 import torch
 
@@ -32,6 +32,7 @@ def to_first(rank: int) -> tuple[int, ...]:
 
 _HALVES = (torch.float16, torch.bfloat16)
 _KEEP_ORDER = {
+    aten._to_copy.default,
     aten.cat.default,
     aten.max_pool2d.default,
     aten.max_pool2d_with_indices.default,
@@ -56,17 +57,23 @@ _READ_EITHER = {
 
 
 def find(
-    graph: torch.fx.Graph, constants: Container[str], *, on_gpu: bool = False
+    graph: torch.fx.Graph,
+    constants: Container[str],
+    *,
+    coded: Collection[torch.fx.Node] = (),
+    on_gpu: bool = False,
 ) -> frozenset[torch.fx.Node]:
     """The convolutions that keep their channels last, and the permutations that make an image with its
     channels last of what lies so already.
 
     Args:
         constants: the names of the nodes that are parameters, buffers or constants.
+        coded: the nodes that make weights of int8 constants; they are no images.
     """
-    convs = {node for node in graph.nodes if _is_conv(node, constants, on_gpu)}
-    turns = {node for node in graph.nodes if _turns_to_image(node)}
-    inside = convs | turns | {node for node in graph.nodes if _keeps_order(node, on_gpu)}
+    nodes = [node for node in graph.nodes if node not in coded]
+    convs = {node for node in nodes if _is_conv(node, constants, coded, on_gpu)}
+    turns = {node for node in nodes if _turns_to_image(node)}
+    inside = convs | turns | {node for node in nodes if _keeps_order(node, on_gpu)}
     regions = _Regions()
     for node in inside - turns:
         for source in node.all_input_nodes:
@@ -84,7 +91,7 @@ def find(
     entering: set[tuple[torch.fx.Node, torch.fx.Node]] = set()
     for node in inside - turns:
         for source in node.all_input_nodes:
-            known = source in inside or source.name in constants
+            known = source in inside or source in coded or source.name in constants
             if not known and _is_image(source) and not _is_one_pixel(source):
                 entering.add((regions.of(node), source))
     for region, _ in entering:
@@ -136,19 +143,27 @@ def _is_one_pixel(image: torch.fx.Node) -> bool:
     return _is_image(image) and _shape(image)[2:] == (1, 1)
 
 
-def _is_conv(node: torch.fx.Node, constants: Container[str], on_gpu: bool) -> bool:
+def _is_conv(
+    node: torch.fx.Node,
+    constants: Container[str],
+    coded: Container[torch.fx.Node],
+    on_gpu: bool,
+) -> bool:
     if node.target is not aten.conv2d.default and node.target is not aten.convolution.default:
         return False
     dtypes = (torch.float32,) if on_gpu else (torch.float32, *_HALVES)
     if not _is_image(node) or node.meta["val"].dtype not in dtypes:
         return False
-    if not isinstance(node.args[1], torch.fx.Node) or node.args[1].name not in constants:
+    weight = node.args[1]
+    if not isinstance(weight, torch.fx.Node):
+        return False
+    if weight.name not in constants and weight not in coded:
         return False
     position = 8 if node.target is aten.convolution.default else 6
     groups = node.args[position] if len(node.args) > position else node.kwargs.get("groups", 1)
     if node.target is aten.convolution.default and node.args[6]:
         return False  # transposed
-    filters, group_channels, *_ = node.args[1].meta["val"].shape
+    filters, group_channels, *_ = weight.meta["val"].shape
     if on_gpu:
         return groups == 1 or (groups == filters and group_channels == 1)
     return suits(groups, filters, group_channels)

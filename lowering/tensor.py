@@ -56,8 +56,8 @@ class Constant:
 
 @dataclass(frozen=True)
 class Codes:
-    """A constant matrix of int8 that stands for numbers of another dtype: times ``scale`` of each row
-    (``[n]``), or of all (a number), or none."""
+    """A constant of int8 that stands for numbers of another dtype: times ``scale`` of each entry along
+    the first axis (``[n]``), or of all (a number), or none."""
 
     constant: Constant
     scale: Any = None  # Tensor | float | None

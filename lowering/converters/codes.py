@@ -30,15 +30,17 @@ def codes_less(ctx: Context, x: Operand, zeros: Operand, dtype: str) -> Tensor |
 
 
 def codes_times(ctx: Context, x: Operand, scale: Operand, dtype: str) -> Tensor | None:
-    """``x * scale`` in float32 where ``x`` is codes, and there is a scale of each row or of all; else
-    None. Of narrower floats eager rounds each product."""
+    """``x * scale`` in float32 where ``x`` is codes, and there is a scale of each entry along the first
+    axis or of all; else None. Of narrower floats eager rounds each product."""
     if not isinstance(x, Tensor) or x.codes is None or x.codes.scale is not None:
         return None
     if dtype != "float32" or x.dtype in ("float16", "bfloat16"):
         return None
     if isinstance(scale, Tensor):
+        if scale.constant is None or scale.dtype != dtype:
+            return None
         rows = x.shape[0]
-        if scale.constant is None or scale.dtype != dtype or scale.shape != (rows, 1):
+        if scale.shape != (rows, *(1,) * (x.rank - 1)):
             return None
         scale = ctx.reshape(scale, (rows,))
     elif not isinstance(scale, (int, float)):

@@ -16,7 +16,7 @@ from ..symbols import Shape, Size, Symbols, as_shape, product
 from ..tensor import HALVES, Constant, Tensor
 from . import on_gpu
 from .elementwise import pointwise
-from .linear import ACTIVATIONS, product_of
+from .linear import ACTIVATIONS, product_of, scale_of_each
 from .registry import converter
 from .shape import part, permute
 
@@ -288,10 +288,11 @@ def _in_a_kernel(
 ) -> Tensor:
     """Over two axes; a convolution over one is one over a plane of one line."""
     line = weight.rank == 3
-    if weight.constant is not None:
+    constant, scale = _stored(weight)
+    if constant is not None:
         filters, channels, *window = (int(size) for size in weight.shape)
         plane_of = (filters, channels, 1, *window) if line else (filters, channels, *window)
-        packed = ctx.derived(weight.constant, "conv", (("reshape", plane_of),))
+        packed = ctx.derived(constant, "conv", (("reshape", plane_of),))
     else:  # row-major, as the kernel reads it
         packed = ctx.reshape(weight, (*weight.shape[:2], 1, weight.shape[2])) if line else weight
     filters, group_channels, *window = (int(size) for size in packed.shape)
@@ -314,10 +315,20 @@ def _in_a_kernel(
         activation=activation,
         residual=False,
         target=ctx.cpu,
+        weight_dtype=packed.dtype,
+        scale=scale is not None,
     )
     inputs = [ctx.reshape(x, plane(x.shape)), packed]
+    inputs += [] if scale is None else [scale_of_each(ctx, scale, filters)]
     inputs += [] if bias is None else [bias]
     return ctx.reshape(ctx.call("conv", function, inputs, plane(shape)), shape)
+
+
+def _stored(weight: Tensor) -> tuple[Constant | None, Tensor | float | None]:
+    """The constant that a weight is, or that its codes are, with their scale."""
+    if weight.codes is not None:
+        return weight.codes.constant, weight.codes.scale
+    return weight.constant, None
 
 
 def _with_channels_last(
@@ -333,10 +344,11 @@ def _with_channels_last(
     residual: Tensor | None,
     activation: str | None,
 ) -> Tensor:
-    assert weight.constant is not None
+    constant, scale = _stored(weight)
+    assert constant is not None
     filters, group_channels, *window = (int(size) for size in weight.shape)
     steps = conv_weights.packing((filters, group_channels, *window), groups)
-    packed = ctx.derived(weight.constant, "conv-last", steps)
+    packed = ctx.derived(constant, "conv-last", steps)
     image = ctx.with_channels_last(x)
     if ctx.on_gpu:
         made = on_gpu.conv_last(
@@ -363,10 +375,13 @@ def _with_channels_last(
         residual=residual is not None,
         activation=activation,
         dtype=x.dtype,
+        weight_dtype=packed.dtype,
+        scaled=scale is not None,
     )
     n, h, w, channels = image.shape
     image = ctx.cast(image, options.input_dtype)
     inputs = [ctx.reshape(image, (n, h, w * channels)), packed]
+    inputs += [] if scale is None else [scale_of_each(ctx, scale, filters)]
     inputs += [] if bias is None else [bias]
     inputs += [] if residual is None else [ctx.with_channels_last(residual)]
     function = conv_last.conv2d(options, ctx.cpu)

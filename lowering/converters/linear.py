@@ -88,10 +88,8 @@ def _packed(
         result = _finished(ctx, result, bias, activation, residual, dtype, flat)
         return ctx.reshape(result, shape)
     inputs = [ctx.reshape(ctx.cast(x, "float32"), (flat[0], k)), packed]
-    if isinstance(scale, Tensor):
-        inputs.append(scale)
-    elif scale is not None:
-        inputs.append(_filled(ctx, scale, n))
+    if scale is not None:
+        inputs.append(scale_of_each(ctx, scale, n))
     if bias is not None:
         inputs.append(bias)
     if residual is not None:
@@ -110,8 +108,11 @@ def _packed(
     return ctx.reshape(ctx.call(f"gemm_{n}x{k}", function, inputs, flat, dtype), shape)
 
 
-def _filled(ctx: Context, number: float, count: int) -> Tensor:
-    element = lambda scope, *_: scope.number(number, "float32")  # noqa: E731
+def scale_of_each(ctx: Context, scale: Tensor | float, count: int) -> Tensor:
+    """The scale of codes for each of ``count`` rows."""
+    if isinstance(scale, Tensor):
+        return scale
+    element = lambda scope, *_: scope.number(scale, "float32")  # noqa: E731
     return ctx.compute("filled", [], (count,), "float32", element)
 
 
@@ -210,10 +211,20 @@ def _batched(ctx: Context, a: Tensor, b: Tensor, shape: Shape, transpose_b: bool
 
 
 def product_of(ctx: Context, a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b``; a constant matrix on the right is packed."""
-    if b.constant is not None and b.rank == 2 and a.dtype == b.dtype and a.dtype in _PACKED:
-        return _packed(ctx, a, _turned(b.constant), None, None, None)
+    """``a @ b``; a constant matrix on the right is packed, int8 codes of one, too."""
+    constant = _matrix(ctx, a, b)
+    if constant is not None:
+        return _packed(ctx, a, _turned(constant), None, None, None)
     return matrix_product(ctx, a, b)
+
+
+def _matrix(ctx: Context, a: Tensor, b: Tensor) -> Constant | None:
+    """What is stored of the right side of a product, where there is a kernel that reads it."""
+    if b.rank != 2 or a.dtype != b.dtype or a.dtype not in _PACKED:
+        return None
+    if b.codes is not None and b.codes.scale is None and not ctx.on_gpu:
+        return b.codes.constant
+    return b.constant
 
 
 def _turned(weight: Constant) -> Constant:
@@ -262,10 +273,9 @@ def convert_mv(ctx: Context, x: Tensor, vec: Tensor) -> Tensor:
 def convert_addmm(
     ctx: Context, x: Tensor, mat1: Tensor, mat2: Tensor, beta: Scalar, alpha: Scalar
 ) -> Tensor:
-    weight = mat2.constant
-    row = x.rank == 1 and x.shape == (mat2.shape[1],)
-    alike = x.dtype == mat1.dtype == mat2.dtype and x.dtype in _PACKED
-    if alpha == beta == 1 and row and weight is not None and alike:
+    weight = _matrix(ctx, mat1, mat2)
+    row = x.dtype == mat1.dtype and x.shape == (mat2.shape[1],)
+    if alpha == beta == 1 and row and weight is not None:
         return _packed(ctx, mat1, _turned(weight), x, None, None)
     return _sum_with(ctx, x, product_of(ctx, mat1, mat2), beta, alpha)
 

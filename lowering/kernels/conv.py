@@ -17,7 +17,9 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
+from .half import load_wide
 from .prim_func import (
+    FLOAT,
     Expr,
     ceil_div,
     dim,
@@ -98,24 +100,30 @@ def conv2d(
     activation: str | None,
     residual: bool,
     target: CpuTarget,
+    weight_dtype: str = FLOAT,
+    scale: bool = False,
 ) -> tirx.PrimFunc:
-    """Y = act(conv(X, W) + bias) + residual in float32, for any batch, height and width.
+    """Y = act(conv(X, W) * scale + bias) + residual in float32, for any batch, height and width; the
+    weight is stored as ``weight_dtype``.
 
-    Parameters: X ``[n, channels, h, w]``, the weight ``[oc, ic / groups, kh, kw]``, bias ``[filters]``
-    and residual (as Y) where asked for, Y ``[n, filters, ho, wo]``. Padding is of zeros, the same
-    on both sides.
+    Parameters: X ``[n, channels, h, w]``, the weight ``[oc, ic / groups, kh, kw]``, scale and bias
+    ``[filters]`` and residual (as Y) where asked for, Y ``[n, filters, ho, wo]``. Padding is of
+    zeros, the same on both sides.
     """
     conv = _Conv(channels, filters, kernel, stride, padding, dilation, groups, target)
 
     def declare() -> Callable[[], None]:
         n, h, w, ho, wo = (dim(None, name) for name in ("n", "h", "w", "ho", "wo"))
         x = param("X", (n, channels, h, w))
-        weight = param("W", (filters, conv.group_channels, *kernel))
+        weight = param("W", (filters, conv.group_channels, *kernel), weight_dtype)
+        factor = param("scale", (filters,)) if scale else None
         b = param("bias", (filters,)) if bias else None
         r = param("residual", (n, filters, ho, wo)) if residual else None
         y = param("Y", (n, filters, ho, wo))
 
         def finish(value: Expr, item: Expr, channel: Expr, line: Expr, j: Expr, lanes: int) -> None:
+            if factor is not None:
+                value = value * vector(factor[channel], lanes)
             if b is not None:
                 value = value + vector(b[channel], lanes)
             value = activate(activation, value, lanes)
@@ -258,7 +266,9 @@ def _tiles(
                     vectors,
                     lanes,
                     lambda step: _along_kernel(conv, row, step),
-                    lambda i, c, ky, kx, phase, shift: weight[first_filter + index(i), c, ky, kx],
+                    lambda i, c, ky, kx, phase, shift: load_wide(
+                        weight, first_filter + index(i), c, ky, kx, lanes=1
+                    ),
                     lambda j, c, ky, kx, phase, shift: read(
                         item, first_channel + c, phase, pixel + shift + index(j * lanes), lanes
                     ),

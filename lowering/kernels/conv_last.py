@@ -27,6 +27,7 @@ from .prim_func import (
     div,
     index,
     let,
+    load,
     mod,
     parallel,
     param,
@@ -43,15 +44,16 @@ def conv2d(conv: Convolution, target: CpuTarget) -> tirx.PrimFunc:
     """Y = act(conv(X, W) + bias + residual), for any batch, height and width, in float32; all but X are
     stored as ``dtype``, X as ``input_dtype``.
 
-    Parameters: X ``[n, h, w * channels]``, the weight as ``packing`` gives it, bias ``[filters]`` and
-    residual (as Y) where asked for, Y ``[n, ho, wo, filters]``. Padding is of zeros, the same on
-    both sides.
+    Parameters: X ``[n, h, w * channels]``, the weight as ``packing`` gives it, stored as
+    ``weight_dtype`` where that is given, scale in float32 and bias ``[filters]`` and residual (as Y)
+    where asked for, Y ``[n, ho, wo, filters]``. Padding is of zeros, the same on both sides.
     """
 
     def declare() -> Callable[[], None]:
         n, h, row, ho, wo = (dim(None, name) for name in ("n", "h", "row", "ho", "wo"))
         x = param("X", (n, h, row), conv.input_dtype)
-        weight = param("W", packed_shape(conv), conv.dtype)
+        weight = param("W", packed_shape(conv), conv.weight_dtype or conv.dtype)
+        scale = param("scale", (conv.filters,)) if conv.scaled else None
         bias = param("bias", (conv.filters,), conv.dtype) if conv.bias else None
         shape = (n, ho, wo, conv.filters)
         residual = param("residual", shape, conv.dtype) if conv.residual else None
@@ -60,6 +62,8 @@ def conv2d(conv: Convolution, target: CpuTarget) -> tirx.PrimFunc:
         def write_to(results: list[tirx.Buffer]) -> Write:
             def write(value: Expr, channel: Expr, at: Expr, lanes: int) -> None:
                 # Rounded after each op, as torch rounds the result of each.
+                if scale is not None:
+                    value = value * load(scale, channel, lanes=lanes)
                 if bias is not None:
                     value = value + load_wide(bias, channel, lanes=lanes)
                 if residual is not None:

@@ -24,7 +24,8 @@ Write = Callable[[Expr, Expr, Expr, int], None]  # value, channel, place in Y, l
 
 @dataclass(frozen=True)
 class Convolution:
-    """What is fixed at export. ``activation`` comes after the sum with the residual."""
+    """What is fixed at export. ``activation`` comes after the sum with the residual. Where the weight
+    is stored as ``weight_dtype``, no float, ``scaled`` says that each filter has a scale."""
 
     channels: int
     filters: int
@@ -37,6 +38,8 @@ class Convolution:
     residual: bool = False
     activation: str | None = None
     dtype: str = FLOAT
+    weight_dtype: str | None = None
+    scaled: bool = False
 
     @property
     def group_channels(self) -> int:

@@ -2,10 +2,18 @@
 
 from typing import Any
 
+import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
 from torch import nn
 from torch.nn import functional as F
+
+from tcexport.artifacts.errors import ExportError
+from tcexport.lowering.graph import build
+from tcexport.lowering.targets import CPU_TARGETS
+from tcexport.lowering.weights import WeightStore, constants
+
+from .conftest import trace
 
 ops = torch.ops.quantized_decomposed
 AUTO = torch.export.Dim.AUTO
@@ -129,6 +137,30 @@ def test_a_product_reads_int8_weights_as_they_are(agree) -> None:
     assert all(kept[name].dtype is torch.int8 for name in large)
 
 
+class ScaledAfterwards(nn.Module):
+    """As torchao's `Int8WeightOnlyConfig` has it: the codes turned, and the scale after the product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in {"first": (48, 40), "second": (24, 48)}.items():
+            self.register_buffer(name, torch.randint(-127, 128, shape, dtype=torch.int8))
+            self.register_buffer(f"{name}_scales", torch.rand(shape[0], 1) / 100)
+        self.bias = nn.Parameter(torch.randn(24))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = torch.mm(x, self.first.t().to(x.dtype)) * self.first_scales.view(-1)
+        last = self.second.t().to(x.dtype)
+        half = x.to(torch.bfloat16) @ self.first.t().to(torch.bfloat16)
+        return F.gelu(y) @ last * self.second_scales.view(-1), torch.addmm(self.bias, y, last), half
+
+
+def test_a_product_reads_codes_that_are_scaled_afterwards(agree) -> None:
+    calls = [(torch.randn(rows, 40),) for rows in (3, 1, 40)]
+    compiled = agree(ScaledAfterwards(), *calls, dynamic=({0: AUTO},), tolerance=1e-4)
+    kept = dict(zip(compiled.answer.main.weights, compiled.kept, strict=True))
+    assert all(value.dtype is torch.int8 for value in kept.values() if value.numel() > 100)
+
+
 class QuantizedConv(nn.Module):
     """A convolution between the ops that convert_pt2e puts around it: uint8 activations with one
     scale, int8 weights with a scale for each channel, the bias in floats."""
@@ -177,4 +209,77 @@ def test_a_convnet_of_int8(agree) -> None:
     torch.manual_seed(0)
     calls = [(torch.randn(n, 3, h, w),) for n, h, w in ((2, 12, 10), (1, 7, 9), (3, 16, 16))]
     # No sum lies so near the middle of two steps of a quantizer that the order of its terms decides.
-    agree(QuantizedConvnet(), *calls, dynamic=({0: AUTO, 2: AUTO, 3: AUTO},), tolerance=1e-4)
+    compiled = agree(
+        QuantizedConvnet(), *calls, dynamic=({0: AUTO, 2: AUTO, 3: AUTO},), tolerance=1e-4
+    )
+    kept = dict(zip(compiled.answer.main.weights, compiled.kept, strict=True))
+    weights = {name: value.dtype for name, value in kept.items() if ".weight" in name}
+    assert len(weights) == 4
+    assert all(name.endswith(":conv-last") for name in weights)  # between the quantizers, too
+    assert set(weights.values()) == {torch.int8}
+
+
+class Filters(nn.Module):
+    """Convolutions by int8 of every kind that has a kernel, each alone, and so in torch's own order, or
+    behind another."""
+
+    KINDS = (
+        ("plane", (24, 6, 3, 3), {"padding": 1}),
+        ("line", (10, 6, 5), {"padding": 2, "stride": 2}),
+        ("groups", (48, 2, 3, 3), {"groups": 3, "dilation": 2}),
+        ("each", (6, 1, 3, 3), {"groups": 6, "stride": 2, "padding": 1}),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape, _ in self.KINDS:
+            self.register_buffer(name, torch.randint(-127, 128, shape, dtype=torch.int8))
+            self.register_buffer(f"{name}_scales", torch.rand(shape[0]) / 100)
+        self.register_buffer("small", torch.randint(-127, 128, (6, 6, 1, 1), dtype=torch.int8))
+        self.bias = nn.Parameter(torch.randn(24))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        results = []
+        before = F.conv2d(x, ops.dequantize_per_tensor(self.small, 0.02, 0, -127, 127, torch.int8))
+        for name, shape, options in self.KINDS:
+            codes, scales = getattr(self, name), getattr(self, f"{name}_scales")
+            weight = codes.float() * scales.view(-1, *(1,) * (len(shape) - 1))
+            if len(shape) == 3:
+                results.append(F.conv1d(x.flatten(2), weight, **options))
+                continue
+            bias = self.bias if name == "plane" else None
+            results.append(F.conv2d(x, weight, bias, **options).relu())
+            results.append(F.relu(F.conv2d(before, weight, bias, **options)))
+        half = self.plane.to(torch.bfloat16)
+        return *results, F.conv2d(x.to(torch.bfloat16) / 64, half, padding=1)
+
+
+def test_a_convolution_reads_int8_weights_as_they_are(agree) -> None:
+    calls = [(torch.randn(n, 6, h, w),) for n, h, w in ((2, 12, 10), (1, 5, 7), (3, 16, 17))]
+    dynamic = ({0: AUTO, 2: AUTO, 3: AUTO},)
+    compiled = agree(Filters(), *calls, dynamic=dynamic, tolerance=1e-4)
+    kept = dict(zip(compiled.answer.main.weights, compiled.kept, strict=True))
+    for name in (*(name for name, *_ in Filters.KINDS), "small"):
+        forms = {n: v.dtype for n, v in kept.items() if n.split(":")[0] == name}
+        assert forms and set(forms.values()) == {torch.int8}, forms
+
+
+class Float8(nn.Module):
+    """What torchao's `Float8WeightOnlyConfig` leaves of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("codes", torch.randn(300, 300).to(torch.float8_e4m3fn))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x, self.codes.t().to(x.dtype)) * 0.1
+
+
+def test_weights_of_float8_are_refused_by_name() -> None:
+    program = trace(Float8(), (torch.randn(3, 300),))
+    with pytest.raises(ExportError, match="TC501") as error:
+        build(program, constants(program), CPU_TARGETS["x86-64-v3"], WeightStore())
+    found = error.value.diagnostics[0]
+    assert "float8_e4m3fn (codes)" in found.message
+    assert found.location.file == __file__
+    assert "int8" in found.tries[0]
