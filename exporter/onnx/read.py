@@ -115,7 +115,7 @@ class _Reader:
             constants[each.name] = self._tensor(each, f"the initializer {each.name}")
         inputs = [self._input(each) for each in proto.input if each.name not in constants]
         nodes = tuple(self._node(each, depth) for each in proto.node)
-        for each in proto.output:
+        for each in proto.output if depth == 0 else ():
             if each.type.WhichOneof("value") in (None, "tensor_type") and not (
                 each.type.tensor_type.HasField("shape")
             ):

@@ -288,6 +288,7 @@ def test_convolutions_of_integers(tmp_path: Path) -> None:
         {"strides": [2, 1], "pads": [0, 1, 1, 0]},
         {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
         {"dilations": [2, 1], "group": 2},
+        {"strides": [2, 2], "output_shape": [12, 14]},
     ],
 )
 def test_transposed_convolutions(tmp_path: Path, attributes: dict[str, Any]) -> None:
@@ -529,12 +530,20 @@ def test_scattering(tmp_path: Path, reduction: str) -> None:
     leaves = [x, places, torch.randn(2, 3)]
     common: dict[str, Any] = {"leaves": leaves, "sizes": ({},), "reduction": reduction}
     one(tmp_path, "ScatterElements", inputs, **common)
-    if reduction in ("none", "add"):
-        inputs = {"x": ("float", [4, 5]), "i": ("int64", [3, 1]), "u": ("float", [3, 5])}
-        common["leaves"] = [x, torch.tensor([[0], [-1], [2]]), torch.randn(3, 5)]
-        one(tmp_path, "ScatterND", inputs, **common)
-        inputs = {"x": ("float", [4, 5]), "i": ("int64", [2, 2]), "u": ("float", [2])}
-        common["leaves"] = [x, torch.tensor([[0, 1], [3, -2]]), torch.randn(2)]
+    inputs = {"x": ("float", [4, 5]), "i": ("int64", [3, 1]), "u": ("float", [3, 5])}
+    common["leaves"] = [x, torch.tensor([[0], [-1], [2]]), torch.randn(3, 5)]
+    one(tmp_path, "ScatterND", inputs, **common)
+    inputs = {"x": ("float", [4, 5]), "i": ("int64", [2, 2]), "u": ("float", [2])}
+    common["leaves"] = [x, torch.tensor([[0, 1], [3, -2]]), torch.randn(2)]
+    one(tmp_path, "ScatterND", inputs, **common)
+
+
+def test_scattering_to_one_position_twice(tmp_path: Path) -> None:
+    inputs = {"x": ("float", [4, 5, 2]), "i": ("int64", [3, 1, 2]), "u": ("float", [3, 1, 2])}
+    leaves = [torch.randn(4, 5, 2), torch.tensor([[[1, -1]], [[0, 0]], [[-3, 4]]])]
+    leaves.append(torch.randn(3, 1, 2))
+    for reduction in ("add", "mul", "max", "min"):
+        common: dict[str, Any] = {"leaves": leaves, "sizes": ({},), "reduction": reduction}
         one(tmp_path, "ScatterND", inputs, **common)
 
 
@@ -573,7 +582,16 @@ RESIZES = [
     ("linear", "pytorch_half_pixel", "", [1, 1, 0.5, 2]),
     ("linear", "align_corners", "", [1, 1, 2, 3]),
     ("cubic", "half_pixel", "", [1, 1, 2, 2]),
-    ("cubic", "align_corners", "", [1, 1, 2, 1.5]),
+    ("cubic", "align_corners", "", [1, 1, 2, 3]),
+    # By positions: torch has no function that takes these elements.
+    ("nearest", "half_pixel", "round_prefer_floor", [1, 1, 0.6, 1.5]),
+    ("nearest", "half_pixel", "floor", [1, 1, 1.5, 0.75]),
+    ("nearest", "asymmetric", "ceil", [1, 1, 2, 0.6]),
+    ("nearest", "align_corners", "round_prefer_floor", [1, 1, 2, 3]),
+    ("nearest", "align_corners", "round_prefer_ceil", [1, 1, 3, 2]),
+    ("linear", "asymmetric", "", [1, 1, 2, 1.5]),
+    ("linear", "half_pixel_symmetric", "", [1, 1, 0.6, 2]),
+    ("cubic", "asymmetric", "", [1, 1, 2, 1.5]),
 ]
 
 
@@ -591,10 +609,22 @@ def test_resizing(tmp_path: Path, case: Any) -> None:
         )
     scale = {"s": np.array(scales[2:], np.float32)}
     one(tmp_path, "Resize", x, constants=scale, order=order, sizes=IMAGES, axes=[2, 3], **common)
-    if nearest != "round_prefer_floor":
-        sizes = {"s": np.array([2, 2, 7, 5])}
-        order = ["x", "", "", "s"]
+    sizes = {"s": np.array([2, 2, 7, 5])}
+    order = ["x", "", "", "s"]
+    one(tmp_path, "Resize", x, constants=sizes, order=order, sizes=IMAGES[:1], **common)
+    if transform in ("pytorch_half_pixel", "align_corners"):
+        sizes = {"s": np.array([2, 2, 1, 1])}
         one(tmp_path, "Resize", x, constants=sizes, order=order, sizes=IMAGES[:1], **common)
+
+
+def test_resizing_by_other_kernels_and_of_integers(tmp_path: Path) -> None:
+    x: dict[str, Any] = {"x": ("float", ["n", 2, "h", "w"])}
+    scales = {"s": np.array([1, 1, 1.5, 0.8], np.float32)}
+    common: dict[str, Any] = {"constants": scales, "order": ["x", "", "s"], "sizes": IMAGES}
+    for more in ({"cubic_coeff_a": -0.5}, {"exclude_outside": 1}):
+        one(tmp_path, "Resize", x, mode="cubic", **common, **more)
+    integers = {"x": ("int32", ["n", 2, "h", "w"])}
+    one(tmp_path, "Resize", integers, mode="nearest", **common)
 
 
 def test_sampling_at_a_grid(tmp_path: Path) -> None:
@@ -671,6 +701,17 @@ def test_attention_of_opset_23(tmp_path: Path) -> None:
     one(tmp_path, "Attention", past, opset=23, outputs=3, sizes=({"n": 2, "m": 5},))
 
 
+def test_attention_with_softcap_and_shown_scores(tmp_path: Path) -> None:
+    four = {name: ("float", ["n", 4, "m", 8]) for name in "qkv"}
+    for more in ({"softcap": 2.0}, {"softcap": 1.5, "is_causal": 1}):
+        one(tmp_path, "Attention", four, opset=23, **more)
+    masked = {**four, "mask": ("float", ["m", "m"])}
+    for shown in (0, 2, 3):
+        mode: dict[str, Any] = {"qk_matmul_output_mode": shown, "outputs": 4}
+        order = ["q", "k", "v", "mask", "", ""]
+        one(tmp_path, "Attention", masked, opset=23, order=order, **mode)
+
+
 def test_rotary_embeddings_of_opset_23(tmp_path: Path) -> None:
     x = {
         "x": ("float", ["n", 2, "m", 8]),
@@ -692,6 +733,38 @@ def test_constants_of_each_form(tmp_path: Path, attributes: dict[str, Any]) -> N
         helper.make_node("Add", ["x", "c"], ["y"]),
     ]
     as_onnxruntime(saved(tmp_path, made(nodes, {"x": (kind, ["n", 2])}, ["y"])), {"n": 3})
+
+
+def test_an_extreme_of_no_elements(tmp_path: Path) -> None:
+    for operator in ("ReduceMax", "ReduceMin"):
+        for kind in ("float", "int32"):
+            x, axes = {"x": (kind, [2, 0, 3])}, {"axes": np.array([1])}
+            one(tmp_path, operator, x, constants=axes, sizes=({},), opset=20)
+
+
+@pytest.mark.parametrize("operator", ["And", "Or", "Xor"])
+def test_sizes_chosen_by_conditions_that_are_combined(tmp_path: Path, operator: str) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Equal", ["shape", "a"], ["first"]),
+        helper.make_node("Greater", ["shape", "b"], ["second"]),
+        helper.make_node(operator, ["first", "second"], ["both"]),
+        helper.make_node("Where", ["both", "c", "d"], ["repeats"]),
+        helper.make_node("Tile", ["x", "repeats"], ["y"]),
+    ]
+    given = {"a": [3, 5], "b": [2, 5], "c": [2, 2], "d": [1, 3]}
+    constants = {name: np.array(value) for name, value in given.items()}
+    as_onnxruntime(saved(tmp_path, made(nodes, {"x": ("float", [3, 5])}, ["y"], constants)))
+
+
+def test_a_constant_cast_like_another_stays_one(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("CastLike", ["c", "x"], ["fill"]),
+        helper.make_node("Pad", ["x", "pads", "fill"], ["y"]),
+    ]
+    constants = {"c": np.float64(1.5), "pads": np.array([0, 1, 2, 0])}
+    model = made(nodes, {"x": ("float", ["n", 2])}, ["y"], constants, opset=19)
+    as_onnxruntime(saved(tmp_path, model), {"n": 3})
 
 
 def test_dropout_is_nothing(tmp_path: Path) -> None:

@@ -31,8 +31,6 @@ def attention(
     softmax_precision: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Of [batch, heads, seq, size], or of [batch, seq, heads * size] with the numbers of heads."""
-    require(softcap == 0.0, "is not read with softcap")
-    require(outputs <= 3, "is not read with the output qk_matmul_output")
     q, k, v = (as_tensor(each) for each in (q, k, v))
     flat = q.dim() == 3
     if flat:
@@ -58,10 +56,45 @@ def attention(
         else:
             added = torch.where(seen, added, added.new_full((), float("-inf")))
         causal = False
-    result = F.scaled_dot_product_attention(q, k, v, added, is_causal=causal, scale=scale)
+    if softcap or outputs > 3:
+        result, shown = _in_steps(q, k, v, added, causal, scale, softcap, qk_matmul_output_mode)
+    else:
+        shown = None
+        result = F.scaled_dot_product_attention(q, k, v, added, is_causal=causal, scale=scale)
     if flat:
         result = result.transpose(1, 2).flatten(2)
-    return (result, *present)[:outputs]
+    return (result, *present, shown)[:outputs]
+
+
+def _in_steps(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float | None,
+    softcap: float,
+    shown: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result, and the scores as they are after step ``shown`` of the specification: 0 the product,
+    1 with softcap, 2 with the mask, 3 the weights."""
+    require(shown in range(4), f"is not read with qk_matmul_output_mode={shown}")
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.matmul(q, k.transpose(-1, -2)) * factor
+    steps = [scores]
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    steps.append(scores)
+    if causal:
+        mask = torch.arange(k.shape[2]) <= torch.arange(q.shape[2]).unsqueeze(1)
+    if mask is not None:
+        hidden = scores.new_full((), float("-inf"))
+        scores = torch.where(mask, scores, hidden) if mask.dtype == torch.bool else scores + mask
+    steps.append(scores)
+    # A row of which everything is hidden weighs nothing.
+    some = (scores > float("-inf")).any(-1, keepdim=True)
+    weights = torch.where(some, torch.softmax(scores, -1), torch.zeros_like(scores))
+    steps.append(weights)
+    return torch.matmul(weights, v), steps[shown]
 
 
 def _heads(x: torch.Tensor, count: int | None) -> torch.Tensor:

@@ -18,10 +18,10 @@ _COMPARISONS: dict[str, Function] = {
     "Less": python.lt,
     "LessOrEqual": python.le,
 }
-_LOGIC: dict[str, Function] = {
-    "And": torch.logical_and,
-    "Or": torch.logical_or,
-    "Xor": torch.logical_xor,
+_LOGIC: dict[str, tuple[Function, Function]] = {
+    "And": (torch.logical_and, python.and_),
+    "Or": (torch.logical_or, python.or_),
+    "Xor": (torch.logical_xor, python.ne),
 }
 
 
@@ -34,14 +34,19 @@ def _comparison(function: Function) -> Function:
     return compare
 
 
-def _logic(of_tensors: Function) -> Function:
-    return lambda a, b: of_tensors(as_tensor(a), as_tensor(b))
+def _logic(of_tensors: Function, of_numbers: Function) -> Function:
+    def combine(a: Any, b: Any) -> Any:
+        if all_numbers(a, b):
+            return elementwise(of_numbers, a, b)
+        return of_tensors(as_tensor(a), as_tensor(b))
+
+    return combine
 
 
 for _name, _function in _COMPARISONS.items():
     operator(_name)(_comparison(_function))
-for _name, _function in _LOGIC.items():
-    operator(_name)(_logic(_function))
+for _name, _both in _LOGIC.items():
+    operator(_name)(_logic(*_both))
 
 
 @operator("Where")

@@ -154,6 +154,10 @@ def conv_transpose(
             x.shape[2:], strides, reaches, extra, wanted[-rank:], strict=True
         ):
             cut = (size - 1) * stride + more + reach - length
+            if cut < 0:  # a longer result than there is: nothing comes at its end
+                before.append(0)
+                after.append(cut)
+                continue
             # The specification puts the smaller half first for SAME_UPPER only.
             small = cut // 2
             before.append(small if auto_pad == "SAME_UPPER" else cut - small)
@@ -163,11 +167,14 @@ def conv_transpose(
     run = _TRANSPOSED[rank]
     if same_at_both_ends(before, after) and min(before) >= 0:
         return run(x, w, bias, strides, before, extra, group, dilations)
-    # Pads of a transposed convolution take away from its result.
-    whole = run(x, w, bias, strides, 0, extra, group, dilations)
+    # Pads of a transposed convolution take away from its result; the bias is added to what is left.
+    whole = run(x, w, None, strides, 0, extra, group, dilations)
     for axis, (first, last) in enumerate(zip(before, after, strict=True), start=2):
+        if last < 0:
+            shape = [-last if at == axis else size for at, size in enumerate(whole.shape)]
+            whole, last = torch.cat([whole, whole.new_zeros(shape)], axis), 0
         whole = whole.narrow(axis, first, whole.shape[axis] - first - last)
-    return whole
+    return whole if bias is None else whole + bias.reshape([-1] + [1] * rank)
 
 
 @operator("Col2Im", since=18)

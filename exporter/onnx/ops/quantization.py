@@ -34,9 +34,11 @@ def quantize_linear(
 ) -> torch.Tensor:
     require(not block_size, "is not read with block_size")
     require(output_dtype in (0, *DTYPES), f"is not read to {dtype_name(output_dtype)}")
-    x = as_tensor(x)
+    require(precision in (0, *DTYPES), f"is not read with precision {dtype_name(precision)}")
+    scale = as_tensor(scale)
+    x, scale = (each.to(DTYPES.get(precision, scale.dtype)) for each in (as_tensor(x), scale))
     dtype = DTYPES.get(output_dtype, torch.uint8) if zero is None else zero.dtype
-    values = torch.round(x / _along(as_tensor(scale), x, axis))
+    values = torch.round(x / _along(scale, x, axis))
     if zero is not None:
         values = values + _along(as_tensor(zero), x, axis).to(x.dtype)
     limits = torch.iinfo(dtype)

@@ -29,11 +29,25 @@ def _prod(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
 
 
 def _max(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
-    return x.any(axes, keepdim=keep) if x.dtype == torch.bool else x.amax(axes, keepdim=keep)
+    if x.dtype == torch.bool:
+        return x.any(axes, keepdim=keep)
+    lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    return _with_one(x, axes, lowest).amax(axes, keepdim=keep)
 
 
 def _min(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
-    return x.all(axes, keepdim=keep) if x.dtype == torch.bool else x.amin(axes, keepdim=keep)
+    if x.dtype == torch.bool:
+        return x.all(axes, keepdim=keep)
+    highest = math.inf if x.is_floating_point() else torch.iinfo(x.dtype).max
+    return _with_one(x, axes, highest).amin(axes, keepdim=keep)
+
+
+def _with_one(x: torch.Tensor, axes: list[int], value: Any) -> torch.Tensor:
+    """Of no elements the extreme is ``value``, for which torch has an error."""
+    none = [axis for axis in axes if isinstance(x.shape[axis], int) and x.shape[axis] == 0]
+    if not none:
+        return x
+    return x.new_full([1 if axis in none else size for axis, size in enumerate(x.shape)], value)
 
 
 def _l1(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Images at other sizes: those of ONNX's many ways that torch has, number for number."""
+"""Images at other sizes: by torch's functions where they give ONNX's numbers, else by positions."""
 
 from __future__ import annotations
 
@@ -9,68 +9,87 @@ from torch.nn import functional as F
 
 from ..numbers import as_tensor
 from ..operands import integers, require
-from ..registry import Unreadable, operator
+from ..registry import operator
+from .resampling import Way, length_of, resampled
 
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 _HALF = ("half_pixel", "pytorch_half_pixel")
 
 
-def _resize(
-    x: Any,
-    scales: Any,
-    sizes: Any,
-    axes: list[int] | None,
-    mode: str,
-    transform: str,
-    nearest_mode: str,
-    cubic: tuple[float, int],
-) -> torch.Tensor:
+def _resize(x: Any, scales: Any, sizes: Any, axes: list[int] | None, way: Way) -> torch.Tensor:
     x = as_tensor(x)
     over = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
     ratios, lengths = list(integers(scales, "scales")), list(integers(sizes, "sizes"))
-    rank = x.dim() - 2
-    require(rank in _LINEAR, f"is not read over {rank} spatial axes", "1, 2 or 3 of them")
-    for axis, ratio in zip(over, ratios or lengths, strict=True):
-        if axis < 2:
-            same = ratio == (1 if ratios else x.shape[axis])
-            require(bool(same), f"is not read along axis {axis}", "the axes after the channels")
+    require(way.mode in ("nearest", "linear", "cubic"), f"is not read with mode {way.mode}")
     given: dict[int, Any] = dict(zip(over, ratios or lengths, strict=True))
-    spatial = [given.get(axis, 1.0 if ratios else x.shape[axis]) for axis in range(2, x.dim())]
     if ratios:
-        numbers = all(isinstance(each, float) for each in spatial)
+        numbers = all(isinstance(each, float) for each in ratios)
         require(numbers, "is not read with scales that depend on sizes", "sizes in place of scales")
-    target: dict[str, Any] = {"scale_factor": spatial} if ratios else {"size": spatial}
-    if mode == "nearest":
-        return F.interpolate(x, mode=_nearest(transform, nearest_mode, ratios, spatial), **target)
-    require(transform in (*_HALF, "align_corners"), f"with {mode} is not read with {transform}")
-    aligned = transform == "align_corners"
-    if mode == "cubic":
-        require(rank == 2, f"with cubic is not read over {rank} spatial axes", "2 of them")
-        require(cubic == (-0.75, 0), "with cubic is not read with other than cubic_coeff_a=-0.75")
-    name = "bicubic" if mode == "cubic" else _LINEAR[rank]
-    result = F.interpolate(x, mode=name, align_corners=aligned, **target)
-    if transform == "pytorch_half_pixel":
-        for axis, length in enumerate(result.shape[2:], start=2):
-            # There a result of one element is the first element; torch's own is in the middle.
-            if length == 1:
-                require(x.shape[axis] == 1, "with pytorch_half_pixel is not read to one element")
-    return result
+        if way.transform == "align_corners":
+            # The specification spreads the corners over size * scale, ONNX Runtime over the whole
+            # pixels of the result.
+            whole = all(_whole_pixels(x.shape[axis], each) for axis, each in given.items())
+            require(whole, "with align_corners is not read with scales of part of a pixel", "sizes")
+    found = _by_torch(x, given, bool(ratios), way)
+    if found is not None:
+        return found
+    for axis, each in given.items():
+        if ratios and each == 1:
+            continue
+        if not ratios and isinstance(each, int) and each == x.shape[axis]:
+            continue
+        length = length_of(x.shape[axis], each) if ratios else each
+        x = resampled(x, axis, length, each if ratios else None, way)
+    return x
 
 
-def _nearest(transform: str, nearest_mode: str, ratios: list[Any], spatial: list[Any]) -> str:
-    """torch's mode for one of ONNX's, where both take the same elements."""
-    if transform == "asymmetric" and nearest_mode == "floor":
+def _by_torch(
+    x: torch.Tensor, given: dict[int, Any], by_scale: bool, way: Way
+) -> torch.Tensor | None:
+    """With torch's own function, where it takes the same elements."""
+    rank = x.dim() - 2
+    if rank not in _LINEAR or not x.is_floating_point():
+        return None
+    for axis in (0, 1):
+        if axis in given and not bool(given[axis] == (1 if by_scale else x.shape[axis])):
+            return None
+    spatial = [given.get(axis, 1.0 if by_scale else x.shape[axis]) for axis in range(2, x.dim())]
+    target: dict[str, Any] = {"scale_factor": spatial} if by_scale else {"size": spatial}
+    if way.mode == "nearest":
+        name = _nearest(way, spatial if by_scale else [])
+        return F.interpolate(x, mode=name, **target) if name else None
+    aligned = way.transform == "align_corners"
+    if way.transform != "half_pixel" and not aligned:
+        if way.transform != "pytorch_half_pixel":
+            return None
+        # There a result of one element is the first element; torch's own is in the middle.
+        if not (by_scale and all(each >= 2 for each in spatial)):
+            return None
+    plain = (way.cubic_a, way.exclude_outside) == (-0.75, False)
+    if way.mode == "cubic" and (rank != 2 or not plain):
+        return None
+    name = "bicubic" if way.mode == "cubic" else _LINEAR[rank]
+    return F.interpolate(x, mode=name, align_corners=aligned, **target)
+
+
+def _whole_pixels(size: Any, ratio: float) -> bool:
+    """Whether a size and a scale give a whole size; of a dynamic size only a whole scale does."""
+    if ratio == int(ratio):
+        return True
+    return isinstance(size, int) and abs(size * ratio - round(size * ratio)) < 1e-4
+
+
+def _nearest(way: Way, scales: list[float]) -> str:
+    """torch's mode for one of ONNX's, where both take the same elements; "" for the others."""
+    if way.transform == "asymmetric" and way.nearest_mode == "floor":
         return "nearest"
-    if transform in _HALF and nearest_mode == "round_prefer_ceil":
+    if way.transform in _HALF and way.nearest_mode == "round_prefer_ceil":
         return "nearest-exact"
     # Ties, which torch rounds up, are not among the positions of a whole factor.
-    whole = bool(ratios) and all(each >= 1 and each == int(each) for each in spatial)
-    if transform in _HALF and nearest_mode == "round_prefer_floor" and whole:
+    whole = bool(scales) and all(each >= 1 and each == int(each) for each in scales)
+    if way.transform in _HALF and way.nearest_mode == "round_prefer_floor" and whole:
         return "nearest-exact"
-    raise Unreadable(
-        f"with nearest is not read with {transform} and {nearest_mode}",
-        "asymmetric and floor, or half_pixel and round_prefer_ceil",
-    )
+    return ""
 
 
 @operator("Resize", since=11)
@@ -87,16 +106,9 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> torch.Tensor:
-    return _resize(
-        x,
-        scales,
-        sizes,
-        None,
-        mode,
-        coordinate_transformation_mode,
-        nearest_mode,
-        (cubic_coeff_a, exclude_outside),
-    )
+    transform = coordinate_transformation_mode
+    way = Way(mode, transform, nearest_mode, cubic_coeff_a, bool(exclude_outside))
+    return _resize(x, scales, sizes, None, way)
 
 
 @operator("Resize", since=18)
@@ -119,16 +131,9 @@ def resize_along_axes(
     require(not antialias, "is not read with antialias=1", "antialias=0")
     stretched = keep_aspect_ratio_policy == "stretch"
     require(stretched, f"is not read with keep_aspect_ratio_policy={keep_aspect_ratio_policy}")
-    return _resize(
-        x,
-        scales,
-        sizes,
-        axes,
-        mode,
-        coordinate_transformation_mode,
-        nearest_mode,
-        (cubic_coeff_a, exclude_outside),
-    )
+    transform = coordinate_transformation_mode
+    way = Way(mode, transform, nearest_mode, cubic_coeff_a, bool(exclude_outside))
+    return _resize(x, scales, sizes, axes, way)
 
 
 @operator("GridSample", since=16)

@@ -130,7 +130,10 @@ def is_inf(x: Any, *, detect_negative: int = 1, detect_positive: int = 1) -> tor
 @operator("Cast")
 def to_dtype(x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     require(to in DTYPES, f"is not read to {dtype_name(to)}")
-    dtype = DTYPES[to]
+    return _cast(x, DTYPES[to])
+
+
+def _cast(x: Any, dtype: torch.dtype) -> Any:
     if isinstance(x, Numbers) and not dtype.is_complex:
         exact = dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)
         return cast(x, dtype) if exact else as_tensor(x).to(dtype)
@@ -138,8 +141,8 @@ def to_dtype(x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> A
 
 
 @operator("CastLike")
-def to_dtype_of(x: Any, like: Any, *, saturate: int = 1, round_mode: str = "up") -> torch.Tensor:
-    return as_tensor(x).to(like.dtype)
+def to_dtype_of(x: Any, like: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
+    return _cast(x, like.dtype)
 
 
 @operator("LeakyRelu")
