@@ -78,7 +78,7 @@ class CudaCode(_Data, frozen=True):
 
 class Target(_Data, frozen=True, omit_defaults=True):
     """One binary: ``library`` is the member that holds it, ``level`` the CPU level it needs and
-    ``libc`` the oldest glibc that it runs with.
+    ``libc`` the oldest glibc that it runs with, or macOS, whose C library has no version of its own.
 
     One for a GPU has ``cuda``, and its ``level`` is what the code around the kernels needs.
     ``entry`` is how this binary is called, where that is not the manifest's; then it holds that one

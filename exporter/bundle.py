@@ -23,18 +23,18 @@ from ..artifacts.manifest import (
     Target,
     Variant,
 )
+from ..artifacts.platforms import Platform
 from ..lowering.cuda import toolchain
 from ..lowering.draws import GENERATOR
 from ..lowering.targets import GpuTarget, target_named
 from .repository import Commit
-from .tvm_runtime import TvmRuntime, tvm_runtime
+from .tvm_runtime import TvmRuntime, library_name, tvm_runtime
 
 if TYPE_CHECKING:
     from ..lowering.answer import OnGpu
     from ..lowering.lower import Lowered
 
 ENTRY_FUNCTION = "main"
-_SYSTEM = "linux"
 # What decides what a bundle holds.
 _PINNED = ("torch", "apache-tvm", "apache-tvm-ffi", "numpy", "sympy", "z3-solver")
 
@@ -63,7 +63,7 @@ def assemble(
         UsageError: TC012, it cannot be written; TC011, TC506, as `tvm_runtime`.
     """
     members: list[tuple[str, Path | bytes]] = [(WEIGHTS_NAME, lowered.weights_file)]
-    runtimes_for = {each.machine: each for each in _runtimes(lowered)}
+    runtimes_for = {each.platform: each for each in _runtimes(lowered)}
     entry = Entry(
         ENTRY_FUNCTION,
         lowered.main.inputs,
@@ -77,10 +77,10 @@ def assemble(
     for name, library in lowered.libraries.items():
         target = target_named(name)
         level = target.level
-        member = f"targets/{target.folder}/model.so"
+        member = f"targets/{target.folder}/{target.library}"
         members.append((member, library))
-        needs = max(lowered.libc, runtimes_for[level.machine].libc, key=_version_key)
-        made = Target(target.label, _SYSTEM, level.machine, level.name, needs, member)
+        needs = max(lowered.libc[name], runtimes_for[level.platform].libc, key=_version_key)
+        made = Target(target.label, *level.platform, level.name, needs, member)
         if isinstance(target, GpuTarget):
             assert lowered.gpu is not None
             made = msgspec.structs.replace(made, cuda=_cuda_code(target, lowered.gpu))
@@ -90,15 +90,16 @@ def assemble(
                 made = msgspec.structs.replace(made, entries=on_gpu)
         targets.append(made)
     runtimes = []
-    for runtime in runtimes_for.values():
-        folder = f"runtime/{_SYSTEM}-{runtime.machine}"
-        files = (f"{folder}/libtvm_runtime.so", f"{folder}/LICENSE")
+    for platform, runtime in runtimes_for.items():
+        folder = f"runtime/{platform.system}-{platform.machine}"
+        files = (f"{folder}/{library_name(platform)}", f"{folder}/LICENSE")
         members += zip(files, (runtime.library, runtime.license), strict=True)
         versions = _version("apache-tvm"), _version("apache-tvm-ffi")
-        for_gpu = f"{folder}/libtvm_runtime_cuda.so" if lowered.gpu is not None else ""
-        if for_gpu:
+        for_gpu = ""
+        if lowered.gpu is not None and runtime.cuda is not None:
+            for_gpu = f"{folder}/{library_name(platform, '_cuda')}"
             members.append((for_gpu, runtime.cuda))
-        runtimes.append(RuntimeLibrary(_SYSTEM, runtime.machine, *versions, *files, for_gpu))
+        runtimes.append(RuntimeLibrary(*platform, *versions, *files, for_gpu))
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         model=model,
@@ -143,13 +144,13 @@ def _version(package: str) -> str:
 
 
 def _runtimes(lowered: Lowered) -> list[TvmRuntime]:
-    return [tvm_runtime(machine) for machine in machines(lowered.libraries)]
+    return [tvm_runtime(platform) for platform in platforms(lowered.libraries)]
 
 
 def _version_key(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def machines(targets: Iterable[str]) -> list[str]:
-    """The machines that targets (by name) are for, each once, in order."""
-    return sorted({target_named(name).level.machine for name in targets})
+def platforms(targets: Iterable[str]) -> list[Platform]:
+    """The platforms that targets (by name) are for, each once, in order."""
+    return sorted({target_named(name).level.platform for name in targets})

@@ -229,7 +229,7 @@ def parse_targets(values: Sequence[str]) -> tuple[Target, ...]:
         raise _unknown_target("no target given", "cpu")
     targets = {name: CPU_TARGETS[name] for name in names}
     gpu: tuple[GpuTarget, ...] = (gpu_target(for_gpu),) if for_gpu else ()
-    by_level = sorted(targets.values(), key=lambda each: (each.level.machine, each.level.rank))
+    by_level = sorted(targets.values(), key=lambda each: (each.level.platform, each.level.rank))
     return (*by_level, *gpu)
 
 
@@ -237,7 +237,8 @@ def parse_targets(values: Sequence[str]) -> tuple[Target, ...]:
 _NOT_BUILT = {
     "opencl": "TVM embeds OpenCL source, which a driver compiles at load, and the runtime library "
     "that travels in a bundle does not know OpenCL",
-    "metal": "TVM embeds Metal source, which macOS compiles at load; there is no bundle for macOS",
+    "metal": "TVM embeds Metal source, which macOS compiles at load"
+    ", and the runtime library that travels in a bundle does not know Metal",
     "webgpu": "TVM embeds WGSL source for a browser, where the runtime of a bundle cannot run",
     "rocm": "its code object needs AMD's linker, and the runtime library that travels in a bundle "
     "does not know ROCm",

@@ -13,7 +13,7 @@ from ..lowering.cuda.toolchain import find_toolchain
 from ..lowering.own_ops import OwnKernel, own_kernels
 from ..lowering.targets import GpuTarget, Target
 from .arms import covered_arms, with_cover
-from .bundle import machines
+from .bundle import platforms
 from .empty import require_no_empty
 from .options import DimRequest
 from .profiles import Variants
@@ -55,8 +55,8 @@ def outlined(
     Raises:
         ExportError, UsageError: as `export`.
     """
-    for machine in machines(target.name for target in targets):
-        tvm_runtime(machine)
+    for platform in platforms(target.name for target in targets):
+        tvm_runtime(platform)
     if any(isinstance(target, GpuTarget) for target in targets):
         find_toolchain()
     compilers.start()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ import torch
 from ..artifacts.contract import Contract, TensorOutput, ValueSource
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.expr import evaluate
+from ..artifacts.platforms import this_platform
 from ..artifacts.weights import Weight, read_weights, write_weights
 from ..lowering.states import states
 from ..lowering.targets import CpuTarget, GpuTarget, Target
@@ -333,8 +333,10 @@ def _replay(
 ) -> tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
     """The outputs of the recorded calls, run by the runtime in a process of its own, and the state
     after the last."""
-    if target.level.machine != platform.machine():
-        raise _NotHere(f"this machine is a {platform.machine()}")
+    here = this_platform()
+    if target.level.platform != here:
+        how = f"; such code was {target.level.untested}" if target.level.untested else ""
+        raise _NotHere(f"this machine is a {here}{how}")
     unfit = folder / "unfit"
     unfit.unlink(missing_ok=True)
     module = "tcexport.runtime.replay"

@@ -78,14 +78,15 @@ class OnGpu(msgspec.Struct, frozen=True):
 class Made(msgspec.Struct, frozen=True):
     """What is known of the binaries of a program.
 
-    ``functions`` are all functions of each library, ``main`` first. ``parameters`` is how the weights
-    were made of the state of the model, where it is known. ``gpu`` is how the functions for a GPU are
-    called, and what their library holds.
+    ``functions`` are all functions of each library, ``main`` first. ``libc`` is the oldest C library
+    that the library of each target runs with, see `link.oldest_system`. ``parameters`` is how the
+    weights were made of the state of the model, where it is known. ``gpu`` is how the functions for a
+    GPU are called, and what their library holds.
     """
 
     functions: tuple[Called, ...]
     linker: str
-    libc: str
+    libc: dict[str, str]
     ops: tuple[OpUse, ...]
     states: tuple[StateTensor, ...] = ()
     parameters: Parameters | None = None
@@ -129,4 +130,5 @@ def weights_path(workdir: Path) -> Path:
 
 
 def library_path(workdir: Path, target: str) -> Path:
-    return workdir / target_named(target).folder / "model.so"
+    named = target_named(target)
+    return workdir / named.folder / named.library

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 
 _SHT_DYNSYM = 11
 _SHT_GNU_VERNEED = 0x6FFFFFFE
@@ -42,6 +43,16 @@ def oldest_glibc(data: bytes) -> str:
 
 def dynamic_symbol(data: bytes, name: bytes) -> int | None:
     """Where in the file the data of a symbol that a library gives out begins; None without one."""
+    return next((place for given, place in _given_out(data) if given == name), None)
+
+
+def exported(data: bytes) -> frozenset[str]:
+    """The names of the symbols that a library gives out."""
+    return frozenset(name.decode() for name, _ in _given_out(data))
+
+
+def _given_out(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Each symbol that a library gives out, and where in the file it begins."""
     sections = _sections(data)
     for _, kind, _, _, offset, length, link, _, _, step in sections:
         if kind != _SHT_DYNSYM:
@@ -50,10 +61,9 @@ def dynamic_symbol(data: bytes, name: bytes) -> int | None:
         for at in range(offset, offset + length, step):
             text, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", data, at)
             end = data.index(b"\0", strings + text)
-            if data[strings + text : end] == name and 0 < section < len(sections):
+            if 0 < section < len(sections):
                 _, _, _, address, start, *_ = sections[section]
-                return int(value - address + start)
-    return None
+                yield data[strings + text : end], int(value - address + start)
 
 
 def _sections(data: bytes) -> list[tuple[int, ...]]:

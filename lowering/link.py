@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import platform
 import shutil
 import subprocess
 import sys
@@ -13,17 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..artifacts.errors import Diagnostic, ExportError
-from .targets import Target
+from ..artifacts.platforms import MACOS, Platform, this_platform
+from . import macos
+from .elf import oldest_glibc
+from .targets import MACOS_VERSION, Target
 
 GLIBC = "2.27"  # the oldest that zig is told to link for
 
 
 @dataclass(frozen=True)
 class Linker:
-    """A compiler driver: the command that it is called by, and its name and version."""
+    """A compiler driver: the command that it is called by, its name and version, and the system that
+    it links for."""
 
     command: tuple[str, ...]
     version: str
+    system: str
 
 
 def find_linker(target: Target) -> Linker:
@@ -32,16 +36,17 @@ def find_linker(target: Target) -> Linker:
     Raises:
         ExportError: there is neither (TC505).
     """
-    native = target.level.machine == platform.machine()
+    wanted = target.level.platform
+    native = wanted == this_platform()
     if native:
         for name in ("cc", "gcc", "clang"):
             path = shutil.which(name)
             if path is not None:
-                return Linker((path,), _compiler_version(path, name))
+                return Linker((path,), _compiler_version(path, name), wanted.system)
     if importlib.util.find_spec("ziglang") is not None:
-        machine = target.level.machine
-        command = (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.{GLIBC}")
-        return Linker(command, f"ziglang {importlib.metadata.version('ziglang')}")
+        command = (sys.executable, "-m", "ziglang", "cc", "-target", _triple(wanted))
+        version = f"ziglang {importlib.metadata.version('ziglang')}"
+        return Linker(command, version, wanted.system)
     tries = ["pip install 'tcexport[cross]'"]
     if native:
         tries.insert(0, "install gcc or clang")
@@ -49,6 +54,13 @@ def find_linker(target: Target) -> Linker:
     raise ExportError(
         Diagnostic("TC505", f"{what}, and no ziglang, to link {target.name}", tries=tuple(tries))
     )
+
+
+def _triple(wanted: Platform) -> str:
+    """As zig spells it, with the oldest system that the library is to run with."""
+    if wanted.system == MACOS:
+        return f"aarch64-macos.{MACOS_VERSION}"
+    return f"{wanted.machine}-linux-gnu.{GLIBC}"
 
 
 def _compiler_version(path: str, name: str) -> str:
@@ -70,8 +82,17 @@ def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
     Raises:
         ExportError: the linker failed (TC503).
     """
-    flags = ["-shared", "-fPIC", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-s"]
-    command = [*linker.command, *flags, "-o", str(output), *map(str, objects), "-lm"]
+    flags = ["-shared", "-fPIC", "-s"]
+    if linker.system == MACOS:
+        stub = output.with_name("libtvm_ffi.tbd")
+        macos.write_ffi_stub(stub)
+        # Unoptimised, zig would put its own checks of undefined behaviour into the library.
+        flags += ["-O2", "-Wl,-dead_strip", f"-Wl,-install_name,{macos.NAME}"]
+        libraries = [str(stub)]
+    else:
+        flags += ["-Wl,--build-id=none", "-Wl,-soname,model.so"]
+        libraries = ["-lm"]
+    command = [*linker.command, *flags, "-o", str(output), *map(str, objects), *libraries]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ExportError(
@@ -81,3 +102,13 @@ def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
                 notes=tuple(done.stderr.splitlines()[-20:]),
             )
         )
+
+
+def oldest_system(library: bytes, system: str) -> str:
+    """The oldest C library that a finished library runs with: a version of glibc, such as ``2.27``, or
+    of macOS, whose C library has none of its own, such as ``11.0``.
+
+    Raises:
+        ExportError: one for macOS cannot be used (TC503).
+    """
+    return macos.look_again(library).macos if system == MACOS else oldest_glibc(library)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..artifacts.platforms import CPU_LEVELS, CpuLevel, capability
+from ..artifacts.platforms import CPU_LEVELS, MACOS, CpuLevel, capability
 
 DEFAULT_CPU_LEVELS = ("x86-64-v3", "x86-64-v4")
 
@@ -46,6 +46,11 @@ class CpuTarget:
         return f"cpu-{self.name}"
 
     @property
+    def library(self) -> str:
+        """The name of its library there."""
+        return "model.dylib" if self.level.platform.system == MACOS else "model.so"
+
+    @property
     def triple(self) -> str:
         return dict(self.llvm)["mtriple"]
 
@@ -60,24 +65,22 @@ def _x86(name: str, lanes: int, registers: int, tile_rows: int) -> CpuTarget:
     return CpuTarget(CPU_LEVELS[name], llvm, lanes, registers, tile_rows)
 
 
+def _neon(name: str, triple: str) -> CpuTarget:
+    llvm = (("kind", "llvm"), ("mtriple", triple), ("mattr", ("+neon",)), _LLVM_OPTIONS)
+    return CpuTarget(CPU_LEVELS[name], llvm, 4, 32, 12)
+
+
+MACOS_VERSION = "11.0"  # the oldest that runs on arm64, and the one that TVM's wheels are built for
+
 CPU_TARGETS: dict[str, CpuTarget] = {
     target.name: target
     for target in (
         _x86("x86-64-v2", 4, 16, 6),
         _x86("x86-64-v3", 8, 16, 6),
         _x86("x86-64-v4", 16, 32, 14),
-        CpuTarget(
-            CPU_LEVELS["aarch64"],
-            (
-                ("kind", "llvm"),
-                ("mtriple", "aarch64-unknown-linux-gnu"),
-                ("mattr", ("+neon",)),
-                _LLVM_OPTIONS,
-            ),
-            4,
-            32,
-            12,
-        ),
+        _neon("aarch64", "aarch64-unknown-linux-gnu"),
+        # The instructions of aarch64, so that what is known of its numbers holds for these, too.
+        _neon("arm64-macos", f"arm64-apple-macosx{MACOS_VERSION}.0"),
     )
 }
 
@@ -106,6 +109,10 @@ class GpuTarget:
     @property
     def folder(self) -> str:
         return "cuda"
+
+    @property
+    def library(self) -> str:
+        return self.host.library
 
     @property
     def level(self) -> CpuLevel:

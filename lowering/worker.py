@@ -150,9 +150,8 @@ def run(
 
         from ..artifacts.weights import write_weights
         from . import converters  # noqa: F401  (registers them)
-        from .elf import oldest_glibc
         from .library import build_all
-        from .link import find_linker, link
+        from .link import find_linker, link, oldest_system
         from .memory import joined
         from .pipeline import compile_for_gpu, compile_module
         from .states import kept, states
@@ -190,7 +189,7 @@ def run(
         )
         # What arms of a branch share is known of each of them alone.
         parameters = record(loaded[0], values[0], store) if len(loaded) == 1 else None
-    needs = []
+    needs = {}
     given: list[dict[str, tuple[int, ...]]] = []
     memory = []
     for name in targets:
@@ -207,7 +206,7 @@ def run(
             with stage(f"compile for {name}"):
                 packed = export_gpu_library(executable, target, tools, linkers[name], library)
             gpu = OnGpu(name, libraries[name].functions, packed.images, packed.kernels)
-            needs.append(oldest_glibc(library.read_bytes()))
+            needs[name] = oldest_system(library.read_bytes(), linkers[name].system)
             continue
         with stage(f"compile for {name}"):
             weights = {each.name: len(each.weights) for each in called}
@@ -221,7 +220,7 @@ def run(
                     linker, [Path(item) for item in objects], Path(output)
                 ),
             )
-        needs.append(oldest_glibc(library.read_bytes()))
+            needs[name] = oldest_system(library.read_bytes(), linkers[name].system)
     if given:
         called = tuple(_with_given(each, [every[each.name] for every in given]) for each in called)
         called = tuple(
@@ -231,7 +230,7 @@ def run(
     return Made(
         functions=called,
         linker=", ".join(sorted({linker.version for linker in linkers.values()})),
-        libc=max(needs, key=lambda version: [int(part) for part in version.split(".")]),
+        libc=needs,
         ops=libraries[targets[0]].ops,
         states=tuple(row for row, _ in held),
         parameters=parameters,

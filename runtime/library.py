@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 # modules): a child that was forked in the middle of it would find them taken for ever.
 LOADING = held_over_forks()
 _MARK = "runtime.NumThreads"  # a global function that every TVM runtime registers
-_SONAME = "libtvm_runtime.so"
+_SONAME = f"libtvm_runtime.{'dylib' if sys.platform == 'darwin' else 'so'}"
 
 
 # --- tvm_ffi ----------------------------------------------------------------------------------------
@@ -119,6 +119,9 @@ def _memory_file(data: bytes, name: str) -> Iterator[str]:
 @contextmanager
 def _private_file(data: bytes, name: str) -> Iterator[str]:
     """As `_memory_file`, in a folder that this user alone can enter.
+
+    So it is always on macOS, which has no memory files. Libraries there need libtvm_ffi by the name
+    ``@rpath/libtvm_ffi.dylib``: that is the one that tvm_ffi has loaded, wherever they lie themselves.
 
     Raises:
         OSError: there is no folder for temporary files that can be written to, or no room in it.

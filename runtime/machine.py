@@ -11,31 +11,43 @@ from pathlib import Path
 
 from ..artifacts.errors import BundleError, Diagnostic
 from ..artifacts.manifest import Target
-from ..artifacts.platforms import CPU_LEVELS
+from ..artifacts.platforms import CPU_LEVELS, MACOS, Platform
 
 LEVEL_ENVIRONMENT = "TCEXPORT_CPU_LEVEL"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """``system`` as ``uname -s`` in lower case, ``machine`` as ``uname -m``, the version of glibc
-    ("" where there is none), and the flags that every one of its CPUs has."""
+    """``system`` as ``uname -s`` in lower case, ``machine`` as ``uname -m``, the version of glibc, or
+    of macOS ("" where there is neither), and the flags that every one of its CPUs has, where the
+    system tells them."""
 
     system: str
     machine: str
     libc: str
     flags: frozenset[str]
 
+    @property
+    def platform(self) -> Platform:
+        return Platform(self.system, self.machine)
+
     def __str__(self) -> str:
-        libc = f"glibc {self.libc}" if self.libc else "no glibc"
-        return f"{self.system} {self.machine}, {libc}"
+        name = libc_name(self.system)
+        return f"{self.platform}, {f'{name} {self.libc}' if self.libc else f'no {name}'}"
+
+
+def libc_name(system: str) -> str:
+    """Whose version ``libc`` is."""
+    return "macOS" if system == MACOS else "glibc"
 
 
 @functools.cache
 def this_machine() -> Machine:
     """What the operating system says of this machine."""
     names = os.uname()
-    return Machine(names.sysname.lower(), names.machine, _glibc(), _cpu_flags())
+    system = names.sysname.lower()
+    libc = _macos() if system == MACOS else _glibc()
+    return Machine(system, names.machine, libc, _cpu_flags())
 
 
 def _glibc() -> str:
@@ -46,11 +58,17 @@ def _glibc() -> str:
     return text.removeprefix("glibc ") if text.startswith("glibc ") else ""
 
 
+def _macos() -> str:
+    import platform  # which is slow to import
+
+    return platform.mac_ver()[0]
+
+
 def _cpu_flags() -> frozenset[str]:
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return frozenset()  # no level will fit, and the error lists every flag as missing
+        return frozenset()  # no level that asks for one will fit, and the error lists all of them
     lines = re.findall(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
     return frozenset.intersection(*(frozenset(line.split()) for line in set(lines) or {""}))
 
@@ -97,15 +115,16 @@ def unfit(target: Target, machine: Machine) -> str:
     """Why a binary cannot run here; "" when it can."""
     if (target.system, target.machine) != (machine.system, machine.machine):
         return f"needs {target.system} {target.machine}"
+    libc = f"{libc_name(target.system)} {target.libc}"
     if target.libc and not machine.libc:
-        return f"needs glibc {target.libc} or later"
+        return f"needs {libc} or later"
     if _version(target.libc) > _version(machine.libc):
-        return f"needs glibc {target.libc} or later, found {machine.libc}"
+        return f"needs {libc} or later, found {machine.libc}"
     if target.level not in CPU_LEVELS:
         return f"needs the CPU level {target.level}, which this tcexport does not know"
     level = CPU_LEVELS[target.level]
-    if level.machine != machine.machine:
-        return f"needs a {level.machine} CPU"
+    if level.platform != machine.platform:
+        return f"needs a {level.platform.machine} CPU"
     missing = [flag for flag in level.flags if flag not in machine.flags]
     return f"the CPU lacks {' '.join(missing)}" if missing else ""
 
@@ -118,6 +137,6 @@ def _tries(machine: Machine) -> tuple[str, ...]:
     fitting = [
         level.name
         for level in CPU_LEVELS.values()
-        if level.machine == machine.machine and machine.flags.issuperset(level.flags)
+        if level.platform == machine.platform and machine.flags.issuperset(level.flags)
     ]
     return tuple(f"export with --target cpu:{name}" for name in fitting[-1:])

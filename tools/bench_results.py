@@ -194,7 +194,7 @@ def this_machine() -> Machine:
     levels = [
         level
         for level in CPU_LEVELS.values()
-        if level.machine == here.machine and here.flags.issuperset(level.flags)
+        if level.platform == here.platform and here.flags.issuperset(level.flags)
     ]
     highest = max(levels, key=lambda level: level.rank).name if levels else here.machine
     versions = {"python": platform.python_version()}

@@ -16,6 +16,7 @@ from ..artifacts.errors import Diagnostic, UsageError
 from ..artifacts.expr import render
 from ..artifacts.manifest import Manifest, Member, contract_of, memory_unknown
 from ..artifacts.names import printable
+from ..artifacts.platforms import CPU_LEVELS, MACOS
 from .failures import in_colour
 from .partition import VARIANT_HEADS, svg, variant_rows
 from .pictures import require_svg
@@ -108,12 +109,19 @@ def _tables(manifest: Manifest) -> list[tuple[str, tuple[str, ...], Sequence[Seq
         ),
         (
             "targets",
-            ("name", "machine", "level", "glibc", "library"),
+            ("name", "machine", "level", "needs", "library"),
             [
-                (each.name, f"{each.system}-{each.machine}", each.level, each.libc, each.library)
+                (
+                    each.name,
+                    f"{each.system}-{each.machine}",
+                    each.level,
+                    f"{'macOS' if each.system == MACOS else 'glibc'} {each.libc}",
+                    each.library,
+                )
                 for each in manifest.targets
             ],
         ),
+        *_untested(manifest),
         *_gpu_tables(manifest),
         (
             "members",
@@ -151,6 +159,18 @@ def _files(manifest: Manifest) -> list[Member]:
     if beside is None:
         return list(manifest.members)
     return [*manifest.members, Member(f"{beside.name}, beside it", beside.size, beside.sha256)]
+
+
+def _untested(
+    manifest: Manifest,
+) -> list[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]]:
+    """The targets whose code no test of this tcexport runs on a machine, where there are some."""
+    rows = [
+        (each.name, CPU_LEVELS[each.level].untested)
+        for each in manifest.targets
+        if each.level in CPU_LEVELS and CPU_LEVELS[each.level].untested
+    ]
+    return [("untested code", ("target", "such code was"), rows)] if rows else []
 
 
 def _gpu_tables(

@@ -109,8 +109,8 @@ def target_option(function: F) -> F:
         default=("cpu",),
         metavar="TARGET",
         help="`cpu` (x86-64-v3 and -v4, chosen at load; the default), `cpu:x86-64-v3`, levels joined "
-        "with + (`cpu:x86-64-v3+x86-64-v4`), `cpu:aarch64`, `cuda:sm_80+sm_90+ptx`, `cuda:native`. "
-        "Repeatable.",
+        "with + (`cpu:x86-64-v3+x86-64-v4`), `cpu:aarch64`, `cpu:arm64-macos`, "
+        "`cuda:sm_80+sm_90+ptx`, `cuda:native`. Repeatable.",
     )(function)
 
 

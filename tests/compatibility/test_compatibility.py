@@ -15,6 +15,7 @@ import tvm_ffi
 
 from tcexport.artifacts.container import open_bundle
 from tcexport.artifacts.errors import BundleError, GuardError
+from tcexport.artifacts.platforms import Platform
 from tcexport.exporter.tvm_runtime import tvm_runtime
 from tcexport.runtime import load
 from tcexport.tools.fuzz_reader import examine
@@ -33,7 +34,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
     path.write_bytes(data)
     with open_bundle(path) as bundle:
         for runtime in bundle.manifest.runtimes:
-            library = tvm_runtime(runtime.machine).library.read_bytes()
+            library = tvm_runtime(Platform(runtime.system, runtime.machine)).library.read_bytes()
             start, size = bundle.offsets[runtime.library], len(bundle.view(runtime.library))
             if len(library) == size:  # else the pin has moved, and it is read only
                 data[start : start + size] = library

@@ -154,6 +154,7 @@ def test_a_malformed_dynamic_in_python_says_what_to_write(written: Any, said: st
         (["cpu:x86-64-v2", "cpu:x86-64-v2"], ["x86-64-v2"]),
         (["cpu:x86-64-v3", "cpu:aarch64"], ["aarch64", "x86-64-v3"]),
         ("cpu:aarch64", ["aarch64"]),
+        ("cpu:arm64-macos+x86-64-v3", ["arm64-macos", "x86-64-v3"]),
     ],
 )
 def test_targets_in_each_form(typed: Any, meant: list[str]) -> None:
@@ -173,7 +174,8 @@ def test_an_unknown_target_is_refused_with_the_list(typed: str, said: str, tried
     error = refusal(parse_targets, [typed])
     assert error.code == "TC506"
     assert said in str(error)
-    assert "targets: cpu, cpu:x86-64-v2, cpu:x86-64-v3, cpu:x86-64-v4, cpu:aarch64" in str(error)
+    levels = "cpu:x86-64-v2, cpu:x86-64-v3, cpu:x86-64-v4, cpu:aarch64, cpu:arm64-macos"
+    assert f"targets: cpu, {levels}" in str(error)
     assert error.diagnostics[0].tries[0].startswith(tried)
 
 

@@ -26,6 +26,14 @@ def machine(flags: frozenset[str], libc: str = "2.36") -> Machine:
     return Machine("linux", "x86_64", libc, flags)
 
 
+def mac(version: str, machine: str = "arm64") -> Machine:
+    return Machine("darwin", machine, version, frozenset())
+
+
+def for_mac() -> Target:
+    return target("arm64-macos", libc="11.0", machine="arm64", system="darwin")
+
+
 BOTH = [target("x86-64-v3"), target("x86-64-v4")]
 
 
@@ -61,10 +69,34 @@ def test_missing_flags_are_named() -> None:
         (target("x86-64-v3", system="darwin"), machine(V4), "needs darwin x86_64"),
         (target("x86-64-v9"), machine(V4), "x86-64-v9, which this tcexport does not know"),
         (target("aarch64"), machine(V4), "needs a aarch64 CPU"),
+        (for_mac(), machine(V4), "needs darwin arm64"),
+        (for_mac(), Machine("linux", "arm64", "2.36", frozenset()), "needs darwin arm64"),
+        (for_mac(), mac("13.1", "x86_64"), "needs darwin arm64"),
+        (for_mac(), mac("10.16"), "needs macOS 11.0 or later, found 10.16"),
+        (for_mac(), mac(""), "needs macOS 11.0 or later"),
+        (
+            target("aarch64", machine="arm64", system="darwin", libc="11.0"),
+            mac("14.5"),
+            "needs a aarch64 CPU",
+        ),
     ],
 )
 def test_other_systems_are_refused(built: Target, found: Machine, message: str) -> None:
     assert message in refusal([built], found)
+
+
+def test_a_mac_takes_what_is_for_it_and_is_told_what_to_export() -> None:
+    assert choose_target([*BOTH, for_mac()], mac("11.0"), PATH).level == "arm64-macos"
+    assert choose_target([for_mac()], mac("14.5"), PATH).level == "arm64-macos"
+    text = refusal(BOTH, mac("14.5"))
+    assert "this machine is darwin arm64, macOS 14.5" in text
+    assert "try: export with --target cpu:arm64-macos" in text
+
+
+def test_linux_is_told_what_to_export_instead_of_code_for_macos() -> None:
+    text = refusal([for_mac()], machine(V4))
+    assert "was built for cpu:arm64-macos; this machine is linux x86_64, glibc 2.36" in text
+    assert "try: export with --target cpu:x86-64-v4" in text
 
 
 def test_versions_are_compared_as_numbers() -> None:

@@ -82,7 +82,7 @@ def test_everything_is_shown_in_the_users_names(
         "  [0]   float32  [4, 2*seq, 512]",
         "  [1]   int      seq + 1",
         "  [2]   int64    [?, 2]",
-        "  cpu:x86-64-v3  linux-x86_64  x86-64-v3  2.27   model.so",
+        "  cpu:x86-64-v3  linux-x86_64  x86-64-v3  glibc 2.27  model.so",
         "  option    dynamic=seq",
         f"  source    model.py  sha256 {'ab' * 32}",
         "  linker    gcc 12",
