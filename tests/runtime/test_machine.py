@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,15 @@ def test_this_machine_is_read_from_the_system(added: Path) -> None:
     assert found.libc.startswith("2.")
     assert found.flags
     assert load(added).target.level == "x86-64-v3"
+
+
+def test_a_mac_is_known_by_what_its_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = os.uname_result(("Darwin", "mini", "23.6.0", "Darwin Kernel Version 23.6.0", "arm64"))
+    monkeypatch.setattr(os, "uname", lambda: release)
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("14.6.1", ("", "", ""), "arm64"))
+    found = this_machine.__wrapped__()
+    assert (found.system, found.machine, found.libc) == ("darwin", "arm64", "14.6.1")
+    assert choose_target([*BOTH, for_mac()], found, PATH).level == "arm64-macos"
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "gpu", ""])
