@@ -2,7 +2,8 @@
 
 Each bundle runs with each number of threads, each in a process of its own, in turn (`bench_measure`).
 The first is what the others are compared with: how many times its time they take. It answers what one
-model costs in another dtype, or what a second thread is worth (``--threads 1 --threads 2``). Nothing is compared with eager here.
+model costs in another dtype, or what a second thread is worth (``--threads 1 --threads 2``). Nothing is
+compared with eager here.
 """
 
 from __future__ import annotations
