@@ -239,6 +239,8 @@ def simplified(guard: Any, is_positive: Callable[[sympy.Symbol], bool]) -> Any:
     """
     if isinstance(guard, (sympy.And, sympy.Or, sympy.Not)):
         return guard.func(*[simplified(each, is_positive) for each in guard.args])
+    if isinstance(guard, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
+        return _shifted(guard)
     if not isinstance(guard, (sympy.Eq, sympy.Ne)):
         return guard
     left, right = guard.args
@@ -260,6 +262,17 @@ def simplified(guard: Any, is_positive: Callable[[sympy.Symbol], bool]) -> Any:
         if divisor is not None:
             return guard.func(Mod(value, divisor), 0)
     return guard.func(left, right)
+
+
+def _shifted(guard: Any) -> Any:
+    """``n - 5 >= 0`` as ``n >= 5``: the same words that a range of one size has."""
+    left, right = guard.args
+    for side, other in ((left, right), (right, left)):
+        offset, rest = side.as_coeff_Add()
+        if rest.is_Symbol and offset.is_Integer and offset and other.is_Integer:
+            value = other - offset
+            return guard.func(rest, value) if side is left else guard.func(value, rest)
+    return guard
 
 
 def _cancelled(left: Any, right: Any, is_positive: Callable[[sympy.Symbol], bool]) -> Any:
