@@ -40,7 +40,7 @@ def compare(
     with torch.no_grad():
         wanted = model(**inputs)
     if isinstance(wanted, torch.Tensor):
-        wanted = {"output": wanted}
+        wanted = {"result": wanted}
     answers = host.run(bundle, {name: value.numpy() for name, value in inputs.items()}, folder)
     assert answers.keys() == wanted.keys()
     for name, want in wanted.items():
