@@ -127,7 +127,7 @@ class WeightsAlone(nn.Module):
 
 
 def test_a_product_reads_int8_weights_as_they_are(agree) -> None:
-    calls = [(torch.randn(rows, 420),) for rows in (3, 1, 40)]
+    calls = [(torch.randn(rows, 420),) for rows in (3, 1, 5, 40)]
     compiled = agree(WeightsAlone(), *calls, dynamic=({0: AUTO},), tolerance=1e-4)
     kept = dict(zip(compiled.answer.main.weights, compiled.kept, strict=True))
     for name in ("first:permute", "second", "fourth"):
@@ -155,7 +155,7 @@ class ScaledAfterwards(nn.Module):
 
 
 def test_a_product_reads_codes_that_are_scaled_afterwards(agree) -> None:
-    calls = [(torch.randn(rows, 40),) for rows in (3, 1, 40)]
+    calls = [(torch.randn(rows, 40),) for rows in (3, 1, 5, 40)]
     compiled = agree(ScaledAfterwards(), *calls, dynamic=({0: AUTO},), tolerance=1e-4)
     kept = dict(zip(compiled.answer.main.weights, compiled.kept, strict=True))
     assert all(value.dtype is torch.int8 for value in kept.values() if value.numel() > 100)
@@ -262,6 +262,42 @@ def test_a_convolution_reads_int8_weights_as_they_are(agree) -> None:
     for name in (*(name for name, *_ in Filters.KINDS), "small"):
         forms = {n: v.dtype for n, v in kept.items() if n.split(":")[0] == name}
         assert forms and set(forms.values()) == {torch.int8}, forms
+
+
+class Elsewhere(nn.Module):
+    """int8 weights that no kernel reads: small, so that floats are made of them at export."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = {"moved": (6, 5, 3, 3), "turned": (5, 6, 3, 3), "volume": (4, 5, 1, 3, 3)}
+        shapes |= {"batch": (3, 8, 4), "columns": (8, 4), "twice": (8, 4), "shown": (8, 8)}
+        for name, shape in shapes.items():
+            self.register_buffer(name, torch.randint(-127, 128, shape, dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(4) / 100)
+        self.register_buffer("zeros", torch.arange(6) % 2)
+
+    def forward(self, image: torch.Tensor, x: torch.Tensor) -> Any:
+        offset = ops.dequantize_per_channel(
+            self.moved, torch.full((6,), 0.01), self.zeros, 0, -127, 127, torch.int8
+        )
+        shown = self.shown.to(x.dtype)
+        return (
+            F.conv2d(image, offset),
+            F.conv_transpose2d(image, self.turned.float() * 0.01),
+            F.conv3d(image.unsqueeze(2), self.volume.float() * 0.01),
+            x.unsqueeze(1) @ self.batch[1:2].float(),
+            x @ (self.columns.float() * self.scales),
+            x @ (self.twice.float() * 0.5 * self.scales),
+            F.linear(x, shown),
+            shown,
+        )
+
+
+def test_weights_that_no_kernel_reads_as_int8_are_floats_from_the_export_on(agree) -> None:
+    calls = [(torch.randn(n, 5, h, w), torch.randn(n, 8)) for n, h, w in ((2, 6, 5), (1, 3, 9))]
+    dynamic = ({0: AUTO, 2: AUTO, 3: AUTO}, {0: AUTO})
+    compiled = agree(Elsewhere(), *calls, dynamic=dynamic, tolerance=1e-4)
+    assert all(value.dtype is not torch.int8 for value in compiled.kept)
 
 
 class Float8(nn.Module):
