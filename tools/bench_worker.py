@@ -4,6 +4,8 @@ It reads JSON lines from stdin and answers each with one on stdout: first a `Spe
 
 - ``{"do": "warm", "inputs": FILE}``: one call of these inputs, for what it leaves behind
 - ``{"do": "first", "inputs": FILE, "outputs": FILE}``: one call of these inputs, its outputs kept
+- ``{"do": "others", "outputs": FILE}``: that call of the model again with what it rounds moved (see
+  `exporter.undecided`), kept in ``FILE.0``, ``FILE.1`` and so on
 - ``{"do": "burst", "count": N}``: one call to wake up, then N that are timed
 - ``{"do": "check", "inputs": FILE}``: the bundle's check of a call alone
 - ``{"do": "end"}``: peak memory and notes
@@ -64,6 +66,8 @@ def _serve(runtime: Runtime, answers: TextIO) -> None:
             if command["do"] == "first":
                 runtime.save(result, Path(command["outputs"]))
             return {"seconds": seconds, "compiled": runtime.compiled() - before}, None
+        if command["do"] == "others":
+            return {"count": _others(runtime, call, command["outputs"])}, None
         if command["do"] == "burst":
             if call is None:
                 raise ValueError("a burst before the first call")
@@ -90,6 +94,19 @@ def _answered(answers: TextIO, work: Callable[[], tuple[dict[str, Any], Any]]) -
     answers.write(json.dumps(told) + "\n")
     answers.flush()
     return kept
+
+
+def _others(runtime: Runtime, call: Callable[[], Any] | None, file: str) -> int:
+    """How many further answers of the model were kept."""
+    from ..exporter.undecided import other_answers
+
+    if call is None:
+        raise ValueError("further answers before the first call")
+    again = call
+    answers = other_answers(lambda: [again()])
+    for number, (answer,) in enumerate(answers):
+        runtime.save(answer, Path(f"{file}.{number}"))
+    return len(answers)
 
 
 def _burst(call: Callable[[], Any], count: int) -> float:
