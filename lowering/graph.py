@@ -449,8 +449,7 @@ class _Importer:
             value = each.meta.get("val")
             if isinstance(value, torch.Tensor) and value.dtype not in DTYPES | PARTS:
                 dtype = str(value.dtype).removeprefix("torch.")
-                name = f" ({self.constants[each.name].name})" if each in constants else ""
-                raise Unsupported(f"of {dtype}{name}", "weights in float16, bfloat16 or int8")
+                raise Unsupported(f"of {dtype}", "weights in float16, bfloat16 or int8")
 
     def _emit(self, node: torch.fx.Node) -> Any:
         self._require_dtypes(node)
