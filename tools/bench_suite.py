@@ -41,7 +41,16 @@ _MODELS = {
     "decoder_block": "tools/benchmarks/decoder_block.py",
     "unet": "tools/benchmarks/unet.py",
 }
-_PEAK = "gemm_peak"
+# What other tools print, each with its heading and what is said of it.
+_TEXTS = {
+    "gemm_peak": ("Matrix products beside the peak of a core", ""),
+    "small_calls": (
+        "Small things",
+        "One call of 4 rows on one thread, beside those of these that are installed "
+        "(`bundle-torch` is called with torch tensors), and `load`. Where tvm is not installed, "
+        "a load reads one library less.",
+    ),
+}
 _INTRODUCTION = """\
 # Benchmarks
 
@@ -86,7 +95,7 @@ def main(
     names: tuple[str, ...], threads: int | None, level: str | None, rounds: int, folder: Path
 ) -> None:
     """Measure the models NAME (all: without), and write the page."""
-    known = [*_MODELS, _PEAK]
+    known = [*_MODELS, *_TEXTS]
     for name in names:
         if name not in known:
             raise click.BadParameter(
@@ -100,8 +109,8 @@ def main(
     kept.mkdir(parents=True, exist_ok=True)
     for name in names or known:
         click.echo(f"== {name}", err=True)
-        if name == _PEAK:
-            (kept / f"{name}.txt").write_text(_peak())
+        if name in _TEXTS:
+            (kept / f"{name}.txt").write_text(_printed(name))
         else:
             stem = f"{name}.{level}" if level else name
             files = (kept / f"{stem}.json", kept / f"{stem}.svg")
@@ -164,9 +173,9 @@ def lists_of(source: Path) -> dict[str, list[str]]:
     return lists
 
 
-def _peak() -> str:
-    command = [sys.executable, "-m", "tcexport.tools.gemm_peak"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def _printed(tool: str) -> str:
+    command = [sys.executable, "-m", f"tcexport.tools.{tool}"]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def page(kept: Path) -> str:
@@ -195,11 +204,16 @@ def _sections(kept: Path) -> Iterator[str]:
         yield from (f"{line}  " for line in [*where, *results.notes])
         yield ""
         yield from _held_sections(kept, name)
-    peak = kept / f"{_PEAK}.txt"
-    if peak.exists():
-        yield "## Matrix products beside the peak of a core"
-        yield ""
-        yield f"```\n{peak.read_text().rstrip()}\n```"
+    for tool, (title, introduction) in _TEXTS.items():
+        text = kept / f"{tool}.txt"
+        if text.exists():
+            yield f"## {title}"
+            yield ""
+            if introduction:
+                yield introduction
+                yield ""
+            yield f"```\n{text.read_text().strip()}\n```"
+            yield ""
 
 
 def _held_sections(kept: Path, name: str) -> Iterator[str]:
