@@ -193,6 +193,9 @@ class Analysis:
 
     def _part(self, node: torch.fx.Node) -> Values | None:
         """A slice or one position along an axis: of an input, the part that counts."""
+        joined = _joined_there(node)
+        if joined is not None:
+            return _union(self, joined)
         values = self.values(node.args[0])
         if values is None or values.leaf is None:
             return values
@@ -229,6 +232,41 @@ class Analysis:
         if packet is aten.select:
             axes = axes[:dim] + axes[dim + 1 :]
         return replace(values, parts=parts, axes=axes)
+
+
+def _joined_there(node: torch.fx.Node) -> list[torch.fx.Node] | None:
+    """Of what a concatenation joins, the tensors that a slice or position along its axis takes of;
+    None where the node takes of none, or where that depends on sizes."""
+    source, dim = node.args[0], int(_argument(node, 1, "dim", 0))
+    packet = getattr(source.target, "overloadpacket", None)
+    if packet not in (aten.cat, aten.stack):
+        return None
+    rank, length = len(shape_of(source)), shape_of(source)[dim]
+    parts = source.args[0]
+    if packet is aten.stack:
+        sizes = [1] * len(parts)
+    else:  # of one axis and no elements: torch leaves such a one out
+        sizes = [shape_of(each)[dim] if len(shape_of(each)) == rank else 0 for each in parts]
+    along = int(_argument(source, 1, "dim", 0))
+    if along % rank != dim % rank or not all(isinstance(each, int) for each in sizes):
+        return None
+    if node.target.overloadpacket is aten.select:
+        start = _argument(node, 2, "index")
+        taken = range(length)[start : start + 1 or None] if isinstance(start, int) else None
+    elif node.target.overloadpacket is aten.slice:
+        bounds_of = [_argument(node, at, name) for at, name in ((2, "start"), (3, "end"))]
+        plain = all(each is None or isinstance(each, int) for each in bounds_of)
+        taken = range(length)[slice(*bounds_of)] if plain else None
+    else:
+        taken = None
+    if not taken:
+        return None
+    ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
+    return [
+        each
+        for each, size, end in zip(parts, sizes, ends, strict=True)
+        if end > taken[0] and end - size <= taken[-1]
+    ]
 
 
 def _argument(node: torch.fx.Node, position: int, name: str, default: Any = None) -> Any:

@@ -22,6 +22,7 @@ from ..lowering.own_ops import Lowering
 from .axes import Axes, annotated_axes, axes_from_python, check_axes, dim_names, parse_axes
 from .inputs import Given, merged, parse_inputs
 from .models import find_model
+from .options import DimRequest
 from .programs import load_program, program_axes
 from .reference import Reference
 from .signature import bind, forward_location, signature_text
@@ -67,7 +68,12 @@ class Source:
 
 
 def load_source(
-    spec: str, *, inputs: Sequence[str] = (), axes: Sequence[str] = (), train: bool = False
+    spec: str,
+    *,
+    inputs: Sequence[str] = (),
+    axes: Sequence[str] = (),
+    train: bool = False,
+    dynamic: Mapping[str, DimRequest | None] | None = None,
 ) -> Source:
     """Load what a command line names as the source.
 
@@ -77,6 +83,7 @@ def load_source(
         axes: ``--axes`` options; they go before the names given by ``inputs``, by the file's
             ``axes`` and by jaxtyping annotations, in this order.
         train: do not put the model into eval mode.
+        dynamic: the ranges that are asked for: an ONNX file has no example, one is drawn within them.
 
     Raises:
         UsageError: TC001 to TC008; of ONNX files also TC011, TC131 and TC132.
@@ -88,7 +95,7 @@ def load_source(
     if path.suffix == ".py":
         return _from_file(run_file(path), attribute, given, named, train)
     if path.suffix == ".onnx":
-        return _from_onnx(path, given, named, train)
+        return _from_onnx(path, given, named, train, dynamic or {})
     program = load_program(path)
     example = (program.args, program.kwargs) if program.has_example else None
     args, kwargs = _example(program.module, example, given, shown_path(path))
@@ -196,7 +203,13 @@ def _not_found(
     return UsageError(Diagnostic("TC001", message, notes=notes, tries=tries))
 
 
-def _from_onnx(path: Path, given: Sequence[Given], named: Axes, train: bool) -> Source:
+def _from_onnx(
+    path: Path,
+    given: Sequence[Given],
+    named: Axes,
+    train: bool,
+    dynamic: Mapping[str, DimRequest | None],
+) -> Source:
     """All dims that the file names are dynamic, unless ``--axes`` says otherwise."""
     from .onnx.source import open_onnx
 
@@ -205,9 +218,8 @@ def _from_onnx(path: Path, given: Sequence[Given], named: Axes, train: bool) -> 
     asked = {**_axes_of(given), **named}
     own = opened.axes(asked)
     values = {each.path: each.value for each in given if isinstance(each.value, torch.Tensor)}
-    args, kwargs = _example(
-        opened.module, (opened.example({**own, **asked}, values), {}), given, shown_path(path)
-    )
+    drawn = opened.example({**own, **asked}, values, dynamic)
+    args, kwargs = _example(opened.module, (drawn, {}), given, shown_path(path))
     axes = _named_axes(opened.module, args, kwargs, (named, _axes_of(given), own))
     return Source(
         module=opened.module,

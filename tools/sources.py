@@ -144,7 +144,9 @@ def load(asked: Asked, report: Report) -> tuple[Source, dict[str, DimRequest | N
     from ..exporter.axes import check_dynamic_names
     from ..exporter.source import load_source
 
-    source = load_source(asked.spec, inputs=asked.inputs, axes=asked.axes, train=asked.train)
+    source = load_source(
+        asked.spec, inputs=asked.inputs, axes=asked.axes, train=asked.train, dynamic=dynamic
+    )
     source, dynamic = with_auto(source, dynamic)
     check_dynamic_names(dynamic, source.axes)
     report("load the source", time.perf_counter() - start)

@@ -12,7 +12,7 @@ from ...artifacts.expr import dims_of, evaluate
 from ..axes import Axes, AxisName, parse_axis, solve
 from ..breaks import eager_failure
 from ..inputs import draw
-from ..options import is_dim_name
+from ..options import DimRequest, is_dim_name
 from ..userfile import shown_path
 from .graph import Graph
 from .program import Translated, unreadable_at
@@ -74,8 +74,14 @@ def is_name(text: str) -> bool:
         return False
 
 
+_USUAL = {
+    4: ("batch", "channels", "height", "width"),
+    5: ("batch", "channels", "depth", "height", "width"),
+}
+
+
 def _suggested(dims: Sequence[int | str | None], unnamed: set[int]) -> Iterator[str]:
-    usual = ("batch", "seq", "width", "depth")
+    usual = _USUAL.get(len(dims), ("batch", "seq"))
     for axis, dim in enumerate(dims):
         if axis not in unnamed:
             yield "_" if isinstance(dim, int) else str(dim)
@@ -95,12 +101,14 @@ def example_call(
     axes: Axes,
     given: Mapping[str, torch.Tensor],
     path: Path,
+    dynamic: Mapping[str, DimRequest | None],
 ) -> tuple[torch.Tensor, ...]:
     """Tensors for all inputs: those given, and others that are drawn as ``--input`` draws them.
 
     Args:
         axes: the names of the axes of each input, as `named_axes` gives them.
         given: by parameter; their sizes hold for the dims of all inputs.
+        dynamic: the ranges that the sizes that are tried are taken from.
 
     Raises:
         UsageError: TC004, the graph runs at none of the sizes that were tried.
@@ -113,6 +121,7 @@ def example_call(
         sizes = dict(known)
         sizes |= {dim: _BATCHES[at % 4] for at, dim in enumerate(first)}
         sizes |= {dim: trial[at % len(trial)] + at // len(trial) for at, dim in enumerate(others)}
+        sizes |= {dim: _within(sizes[dim], dynamic.get(dim)) for dim in (*first, *others)}
         leaves = _drawn(graph, translated.parameters, axes, given, sizes)
         if leaves is None:
             continue
@@ -140,6 +149,14 @@ def example_call(
             tries=(" ".join(missing) + "   (with sizes of your model)",) if missing else (),
         )
     )
+
+
+def _within(size: int, span: DimRequest | None) -> int:
+    """The nearest size of a range that is not above, or its first one."""
+    if span is None:
+        return size
+    size = min(max(size, span.lo), size if span.hi is None else span.hi)
+    return span.lo + (size - span.lo) // span.step * span.step
 
 
 def _asked(dtype: torch.dtype, dims: Sequence[int | str | None]) -> str:

@@ -69,3 +69,21 @@ def require(condition: bool, reason: str, instead: str = "") -> None:
     """Refuse a use of an operator unless ``condition``."""
     if not condition:
         raise Unreadable(reason, instead)
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes are one expression; that sizes happen to be equal does not count."""
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return bool(a.node.expr == b.node.expr)
+    return isinstance(a, int) and isinstance(b, int) and a == b
+
+
+def dense(x: torch.Tensor) -> torch.Tensor:
+    """A tensor in row-major order. Of another one torch asks, before it reshapes it, whether sizes are
+    1: ONNX has no such order, and a model of ONNX's no sizes that are left out for it."""
+    wanted: Any = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if not same_size(stride, wanted):
+            return x.clone(memory_format=torch.contiguous_format)
+        wanted = wanted * size
+    return x

@@ -85,7 +85,7 @@ def unreadable_at(error: BaseException, path: Path) -> ExportError:
     line = frames[-1].lineno if frames else None
     text = linecache.getline(file, line).strip() if line else ""
     called = re.search(r"= (\w+)\(", text)
-    operator = called[1] if called else "a node"
+    operator = called[1] if called else "If"  # whose line is no assignment
     where = Location(shown_path(path), line, text) if line else None
     tries = (error.instead,) if error.instead else ()
     return ExportError(Diagnostic("TC130", f"{operator} {error.reason}", where, tries=tries))
@@ -238,9 +238,10 @@ class _Writer:
             yield f"outputs={len(node.outputs)}"
 
     def _attribute(self, node: Node, name: str, value: Any) -> str:
-        if isinstance(value, torch.Tensor):
-            return self._weight(f"{node}.{name}", value)
-        return repr(value)
+        if not isinstance(value, torch.Tensor):
+            return repr(value)
+        numbers = numbers_of(value)
+        return _written(numbers) if numbers else self._weight(f"{node}.{name}", value)
 
     def _value(self, name: str, operator: str = "") -> str:
         if name in self.variables:
@@ -251,7 +252,7 @@ class _Writer:
             if numbers is None:
                 return self._weight(name, value)
             value = numbers
-        return f"Numbers({value.values!r}, {value.shape!r}, {_named(value.dtype)})"
+        return _written(value)
 
     def _result(self, name: str) -> str:
         """An output, which is a tensor whatever it was computed as."""
@@ -347,7 +348,7 @@ def _truth(condition: Any) -> Any:
 def _operator(node: Node, opset: int) -> Operator:
     """The operator of a node, whose inputs, attributes and outputs are as it takes them."""
     if node.domain:
-        raise Unreadable("is not read: it is of no domain of ONNX", "a model without optimizations")
+        raise Unreadable(*_foreign(node.domain))
     operator = find(node.operator, opset)
     count = len(node.inputs)
     if count < operator.least or (operator.most is not None and count > operator.most):
@@ -360,6 +361,25 @@ def _operator(node: Node, opset: int) -> Operator:
     if not operator.several and len(node.outputs) != 1:
         raise Unreadable(f"is not read with {len(node.outputs)} outputs", "its first output alone")
     return operator
+
+
+def _foreign(domain: str) -> tuple[str, str]:
+    """Why an operator of another domain is not read, and what is."""
+    if domain.split(".")[:2] == ["com", "microsoft"]:
+        return (
+            "is not read: it is ONNX Runtime's own, for its kernels",
+            "the file as it was before ONNX Runtime optimized or quantized it (quantize in QDQ "
+            "format); kernels are fused by the export",
+        )
+    if domain == "ai.onnx.ml":
+        return (
+            "is not read: it is of ONNX's operators for classical machine learning",
+            "the same model in PyTorch, of matrix products and comparisons",
+        )
+    return (
+        f"is not read: {domain} is no domain of ONNX",
+        "its definition as a function in the file, which is inlined",
+    )
 
 
 def _elements(value: Any) -> int:
@@ -405,6 +425,10 @@ def _held_name(name: str) -> str:
     parts = [re.sub(r"\W+", "_", part, flags=re.ASCII) for part in name.split(".")]
     reserved = set(dir(OnnxModule()))
     return ".".join(f"{part}_" if part in reserved or not part else part for part in parts)
+
+
+def _written(numbers: Numbers) -> str:
+    return f"Numbers({numbers.values!r}, {numbers.shape!r}, {_named(numbers.dtype)})"
 
 
 def _named(dtype: torch.dtype) -> str:

@@ -93,6 +93,8 @@ class _Reader:
 
     def require_opset(self, model: Any) -> None:
         versions = [each.version for each in model.opset_import if each.domain in _DOMAINS]
+        if not versions and model.opset_import:
+            versions = [NEWEST]  # all of it is of other domains
         if len(set(versions)) != 1:
             raise self.broken("it does not say which opset it is of")
         self.opset = versions[0]

@@ -10,6 +10,7 @@ import torch
 
 from ...artifacts.errors import Diagnostic
 from ..axes import Axes, dim_names
+from ..options import DimRequest
 from .example import example_call, is_name, named_axes
 from .graph import Graph
 from .program import Translated, module_of
@@ -59,9 +60,14 @@ class Opened:
         """See `named_axes`."""
         return named_axes(self.graph, self.translated.parameters, named, self.path)
 
-    def example(self, axes: Axes, given: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def example(
+        self,
+        axes: Axes,
+        given: Mapping[str, torch.Tensor],
+        dynamic: Mapping[str, DimRequest | None],
+    ) -> tuple[torch.Tensor, ...]:
         """See `example_call`."""
-        return example_call(self.graph, self.translated, axes, given, self.path)
+        return example_call(self.graph, self.translated, axes, given, self.path, dynamic)
 
 
 def open_onnx(path: Path) -> Opened:

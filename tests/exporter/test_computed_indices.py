@@ -91,3 +91,24 @@ def test_an_op_whose_indices_nobody_bounds_is_refused(
     assert error.value.code == "TC507"
     assert error.value.diagnostics[0].location.text == "return torch.gather(x, 1, index)"
     assert not list(tmp_path.iterdir())
+
+
+class Pairs(nn.Module):
+    """Rows and columns in one tensor of positions, each in a range of its own."""
+
+    def forward(self, x):
+        rows, columns = x.shape
+        row = torch.arange(rows).unsqueeze(1).expand(rows, columns)
+        column = torch.arange(columns).expand(rows, columns)
+        stacked = torch.stack([row, column], -1)
+        joined = torch.cat([column.unsqueeze(0), row.unsqueeze(0)])
+        first = x[stacked[..., 0], stacked[..., 1]]
+        return first, x[joined[-1], joined[:1].squeeze(0)]
+
+
+def test_positions_that_were_joined_keep_their_own_ranges() -> None:
+    args = (torch.randn(3, 5),)
+    source = source_in_memory(Pairs().eval(), args, {}, {"x": ("rows", "columns")})
+    report = check(source, dynamic={"rows": None, "columns": None})
+    spans = {dim.name: dim.span() for dim in report.dims}
+    assert spans == {"rows": "1..", "columns": "1.."} and not report.contract.guards

@@ -55,6 +55,8 @@ def test_axes_without_a_name_are_refused_with_what_to_type(tmp_path: Path) -> No
     assert "try: --axes x=batch,_" in message
     named = load_source(str(path), axes=["x=rows,_"], inputs=["x=float32[3,4]"])
     assert named.axes == {"x": ("rows", None)}
+    images = refused(saved(tmp_path, add_one([None, 3, None, None])))
+    assert "try: --axes x=batch,_,height,width" in images
     strange = refused(saved(tmp_path, add_one(["batch size", 4])))
     assert "'batch size' cannot name a dim" in strange and "--axes x=batch_size,_" in strange
 
@@ -147,6 +149,57 @@ def test_the_limit_of_a_range_is_told_with_the_node(tmp_path: Path) -> None:
     assert "net.onnx:4   y = Add(x, t)  # /add" in message
 
 
+def test_a_small_table_may_be_cut_at_a_dynamic_size(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], start=1),
+        helper.make_node("Slice", ["ids", "zero", "s", "one"], ["cut"]),
+        helper.make_node("Gather", ["rows", "cut"], ["picked"]),
+        helper.make_node("Squeeze", ["picked", "zero"], ["t"]),
+        helper.make_node("Add", ["x", "t"], ["y"]),
+    ]
+    given = {"ids": np.arange(8).reshape(1, 8), "rows": np.arange(8, dtype=np.float32)}
+    constants = {**given, "zero": np.array([0]), "one": np.array([1])}
+    path = saved(tmp_path, made(nodes, {"x": ("float", ["n", "m"])}, ["y"], constants))
+    as_onnxruntime(path, {"n": 2, "m": 3}, {"n": 1, "m": 8})
+    report = check(load_source(str(path)), dynamic=dynamic_from_python({"m": (1, 8)}))
+    assert {dim.name: dim.span() for dim in report.dims} == {"n": "1..", "m": "1..8"}
+
+
+def test_positions_of_several_axes_have_ranges_of_their_own(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Gather", ["s", "one"], ["m"]),
+        helper.make_node("Range", ["zero", "n", "one"], ["i"]),
+        helper.make_node("Range", ["zero", "m", "one"], ["j"]),
+        helper.make_node("Unsqueeze", ["i", "last"], ["column"]),
+        helper.make_node("Expand", ["column", "s"], ["rows"]),
+        helper.make_node("Expand", ["j", "s"], ["columns"]),
+        helper.make_node("Unsqueeze", ["rows", "last"], ["a"]),
+        helper.make_node("Unsqueeze", ["columns", "last"], ["b"]),
+        helper.make_node("Concat", ["a", "b"], ["places"], axis=-1),
+        helper.make_node("GatherND", ["x", "places"], ["y"]),
+    ]
+    constants = {"zero": np.int64(0), "one": np.int64(1), "last": np.array([-1])}
+    path = saved(tmp_path, made(nodes, {"x": ("float", ["n", "m"])}, ["y"], constants))
+    as_onnxruntime(path, {"n": 2, "m": 3}, {"n": 4, "m": 1})
+    report = check(load_source(str(path)), dynamic=dynamic_from_python({"n": (1, 4), "m": (1, 9)}))
+    assert not report.contract.guards
+
+
+def test_the_example_is_drawn_within_the_ranges_that_are_asked_for(tmp_path: Path) -> None:
+    path = saved(tmp_path, add_one(["n", "m"]))
+    for asked, sizes in (
+        ({"n": (4, 9), "m": (32, 96, 32)}, [4, 32]),
+        ({"n": (1, 1), "m": (2, 3)}, [1, 3]),
+        ({"n": None, "m": (3, None, 2)}, [2, 3]),
+    ):
+        dynamic = dynamic_from_python(asked)
+        source = load_source(str(path), dynamic=dynamic)
+        assert list(source.args[0].shape) == sizes
+        check(source, dynamic=dynamic)
+
+
 def test_a_shape_from_data_is_refused_at_its_node(tmp_path: Path) -> None:
     node = helper.make_node("Reshape", ["x", "shape"], ["y"], name="/view")
     path = saved(tmp_path, made([node], {"x": ("float", ["n"]), "shape": ("int64", [2])}, ["y"]))
@@ -181,7 +234,8 @@ def test_a_branch_on_sizes_is_a_branch_of_the_model(tmp_path: Path) -> None:
 
 
 def test_a_branch_on_data_is_refused(tmp_path: Path) -> None:
-    assert "TC130" in refused(saved(tmp_path, branches("flag")))
+    message = refused(saved(tmp_path, branches("flag")))
+    assert "TC130" in message and "If is not read with a condition computed from data" in message
 
 
 # --- what is not read -----------------------------------------------------------------------------
@@ -287,6 +341,34 @@ def test_inputs_and_attributes_that_are_not_read_are_named(
     tmp_path: Path, node: Any, inputs: Any, said: str
 ) -> None:
     assert said in refused(saved(tmp_path, made([node], inputs, list(node.output), opset=20)))
+
+
+@pytest.mark.parametrize(
+    ("domain", "said"),
+    [
+        ("com.microsoft", "the file as it was before ONNX Runtime optimized"),
+        ("com.microsoft.nchwc", "it is ONNX Runtime's own"),
+        ("ai.onnx.ml", "operators for classical machine learning"),
+        ("my.own", "my.own is no domain of ONNX"),
+    ],
+)
+def test_operators_of_other_domains_are_refused_by_name(
+    tmp_path: Path, domain: str, said: str
+) -> None:
+    model = add_one()
+    model.graph.node.append(helper.make_node("Scaler", ["y"], ["z"], domain=domain))
+    model.graph.output[0].name = "z"
+    model.opset_import.append(helper.make_opsetid(domain, 3))
+    message = refused(saved(tmp_path, model))
+    assert f"{domain}.Scaler is not read" in message and said in message
+
+
+def test_a_file_of_another_domain_alone_is_refused_by_its_operator(tmp_path: Path) -> None:
+    model = add_one()
+    model.graph.node[0].CopyFrom(helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml"))
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    assert "ai.onnx.ml.Scaler is not read" in refused(saved(tmp_path, model))
 
 
 @pytest.mark.parametrize("opset", [11, 12, 24])

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import helper
+from onnx import helper, numpy_helper
 from torch import nn
 from torch.nn import functional as F
 
@@ -170,6 +170,19 @@ def test_a_graph_of_opset_13_with_external_data(tmp_path: Path) -> None:
     loaded = require_same(path, calls)
     with pytest.raises(GuardError, match="batch <= 4"):
         loaded(np.zeros((5, 2, 3), np.float32))
+
+
+def test_a_filled_tensor_in_a_bundle(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node(
+            "ConstantOfShape", ["s"], ["c"], value=numpy_helper.from_array(np.array([2.5], "f"))
+        ),
+        helper.make_node("Mul", ["x", "c"], ["y"]),
+    ]
+    path = saved(tmp_path, made(nodes, {"x": ("float", ["n", "m"])}, ["y"]))
+    bundled(path, {})
+    require_same(path, [(values("float", size, 0),) for size in ((1, 1), (3, 7))])
 
 
 def test_another_answer_than_onnx_runtimes_refuses_the_export(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..dtypes import DTYPES, dtype_name
-from ..numbers import MAX_ELEMENTS, Numbers, as_tensor, scalar, vector
+from ..numbers import MAX_ELEMENTS, Numbers, as_tensor, numbers_of, scalar, vector
 from ..operands import integers, number, require
 from ..registry import operator
 
@@ -47,9 +47,14 @@ def size(x: Any) -> Numbers:
 
 @operator("ConstantOfShape")
 def constant_of_shape(shape: Any, *, value: Any = None) -> Any:
-    """``value``: a tensor of one element; 0.0 where there is none."""
+    """``value``: one element; 0.0 where there is none."""
     sizes = integers(shape, "a shape")
-    fill, dtype = (0.0, torch.float32) if value is None else (value.item(), value.dtype)
+    fill = (
+        0.0
+        if value is None
+        else number(value if isinstance(value, Numbers) else numbers_of(value), "the value")
+    )
+    dtype = torch.float32 if value is None else value.dtype
     if len(sizes) <= 1 and all(isinstance(each, int) for each in sizes) and not dtype.is_complex:
         count = sizes[0] if sizes else 1
         if count <= MAX_ELEMENTS:  # it may be a part of a shape

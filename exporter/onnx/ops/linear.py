@@ -8,13 +8,16 @@ import torch
 from torch.nn import functional as F
 
 from ..numbers import as_tensor
-from ..operands import require
+from ..operands import dense, require
 from ..registry import operator
 
 
 @operator("MatMul")
 def matmul(a: Any, b: Any) -> torch.Tensor:
-    return torch.matmul(as_tensor(a), as_tensor(b))
+    a, b = as_tensor(a), as_tensor(b)
+    if max(a.dim(), b.dim()) > 2:  # which torch reshapes to three axes
+        a, b = dense(a), dense(b)
+    return torch.matmul(a, b)
 
 
 @operator("Gemm")

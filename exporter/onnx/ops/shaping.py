@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from ..numbers import Numbers, as_tensor, joined, picked, reshaped, transposed
-from ..operands import fixed_integers, integers, number, require
+from ..operands import dense, fixed_integers, integers, number, require, same_size
 from ..registry import operator
 
 
@@ -25,7 +25,7 @@ def reshape(x: Any, shape: Any, *, allowzero: int = 0) -> Any:
                 sizes[axis] = x.shape[axis]
     if isinstance(x, Numbers) and all(isinstance(each, int) for each in sizes):
         return reshaped(x, sizes)
-    return as_tensor(x).reshape(_without_question(list(x.shape), sizes))
+    return dense(as_tensor(x)).reshape(_without_question(list(x.shape), sizes))
 
 
 def _without_question(have: list[Any], sizes: list[Any]) -> list[Any]:
@@ -39,7 +39,7 @@ def _without_question(have: list[Any], sizes: list[Any]) -> list[Any]:
     rest = list(have)
     divisor = 1
     for size in (each for at, each in enumerate(sizes) if at != asked[0]):
-        equal = [at for at, other in enumerate(rest) if _same_size(size, other)]
+        equal = [at for at, other in enumerate(rest) if same_size(size, other)]
         if equal:
             del rest[equal[0]]
         elif isinstance(size, int) and size > 0:
@@ -52,16 +52,9 @@ def _without_question(have: list[Any], sizes: list[Any]) -> list[Any]:
     return [*sizes[: asked[0]], whole // divisor, *sizes[asked[0] + 1 :]]
 
 
-def _same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes are one expression; that sizes happen to be equal does not count."""
-    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
-        return bool(a.node.expr == b.node.expr)
-    return isinstance(a, int) and isinstance(b, int) and a == b
-
-
 @operator("Flatten")
 def flatten(x: Any, *, axis: int = 1) -> torch.Tensor:
-    x = as_tensor(x)
+    x = dense(as_tensor(x))
     axis = axis + x.dim() if axis < 0 else axis
     if axis == 0:
         return x.reshape(1, -1)
@@ -133,14 +126,14 @@ def _split(x: Any, sizes: Any, count: int, axis: int) -> tuple[Any, ...]:
         # The last part is the smaller one where they cannot be equal.
         each = (x.shape[axis] + count - 1) // count
         lengths = [each] * (count - 1) + [x.shape[axis] - each * (count - 1)]
-    if isinstance(x, Numbers):
+    if isinstance(x, Numbers) and all(isinstance(each, int) for each in lengths):
         starts = [sum(lengths[:at]) for at in range(len(lengths))]
         whole = [list(range(size)) for size in x.shape]
         return tuple(
             picked(x, [*whole[:axis], list(range(a, a + n)), *whole[axis + 1 :]])
             for a, n in zip(starts, lengths, strict=True)
         )
-    return tuple(torch.split(x, lengths, axis))
+    return tuple(torch.split(as_tensor(x), lengths, axis))
 
 
 @operator("Expand")
@@ -178,6 +171,8 @@ def slice_of(x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None
     over = range(len(first)) if axes is None else fixed_integers(axes, "axes")
     by = fixed_integers(steps, "steps") if steps is not None else (1,) * len(first)
     rank = len(x.shape)
+    if not all(isinstance(each, int) for each in (*first, *last)):
+        x = as_tensor(x)  # how many numbers there are depends on sizes
     for start, end, axis, step in zip(first, last, over, by, strict=True):
         if isinstance(x, Numbers):
             taken = [list(range(size)) for size in x.shape]
