@@ -208,7 +208,7 @@ def _not_said(notes: Sequence[Diagnostic], errors: Sequence[Diagnostic]) -> list
 def _buffers_kept(module: torch.nn.Module) -> Iterator[None]:
     """Every tensor of the model is afterwards what it was. (Dynamo runs under no dispatch mode.)"""
     tensors = list(tensors_of(module).values())
-    saved = [tensor.detach().clone() for tensor in tensors]
+    saved = _copies(tensors)
     try:
         yield
     finally:
@@ -216,6 +216,30 @@ def _buffers_kept(module: torch.nn.Module) -> Iterator[None]:
             for tensor, before in zip(tensors, saved, strict=True):
                 if tensor.shape == before.shape and not torch.equal(tensor, before):
                     tensor.copy_(before)
+
+
+def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies in one piece of memory. It goes back to the system whole; many small ones, freed between
+    what a trace keeps, would stay with the process: once more the weights, until it ends."""
+    sizes = [_rounded_up(each) for each in tensors]
+    memory = torch.empty(sum(sizes), dtype=torch.uint8)
+    copies, start = [], 0
+    for each, size in zip(tensors, sizes, strict=True):
+        if size:
+            held = memory[start : start + each.numel() * each.element_size()]
+            copies.append(held.view(each.dtype).reshape(each.shape).copy_(each.detach()))
+        else:
+            copies.append(each.detach().clone())
+        start += size
+    return copies
+
+
+def _rounded_up(tensor: torch.Tensor) -> int:
+    """The bytes of a usual tensor, rounded up to where any dtype can begin; 0 of another kind."""
+    usual = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not usual or tensor.is_quantized or not tensor.is_cpu:
+        return 0
+    return -(-tensor.numel() * tensor.element_size() // 64) * 64
 
 
 def _judged(

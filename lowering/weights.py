@@ -17,11 +17,14 @@ from .states import states
 from .tensor import Constant
 
 
-def constants(program: torch.export.ExportedProgram) -> dict[str, Constant]:
+def constants(
+    program: torch.export.ExportedProgram, *, private: bool = False
+) -> dict[str, Constant]:
     """The parameters, buffers and lifted constants by the names of their placeholders.
 
-    Values are cloned, so that nothing later can change them; tensors that share their memory (tied
-    weights) are one constant, under the name that comes first. State is none: it changes.
+    Values are cloned, so that nothing later can change them, unless the program is ``private``: read
+    from a file, so that nothing else holds its tensors. Tensors that share their memory (tied weights)
+    are one constant, under the name that comes first. State is none: it changes.
     """
     changing = {state.placeholder for state in states(program)}
     shared: dict[tuple[object, ...], Constant] = {}
@@ -37,11 +40,15 @@ def constants(program: torch.export.ExportedProgram) -> dict[str, Constant]:
             raise TypeError(f"constant {spec.target} is a {type(value).__name__}")
         key = _memory_of(spec.target, value)
         if key not in shared:
-            copy = value.detach().clone(memory_format=torch.contiguous_format)
+            value = value.detach()
+            if private:
+                dense = value.contiguous()
+            else:
+                dense = value.clone(memory_format=torch.contiguous_format)
             own = spec.target in program.state_dict
             shared[key] = Constant(
                 spec.target,
-                copy,
+                dense,
                 spec.target if own else None,
                 frozenset({spec.target} if own else ()),
             )

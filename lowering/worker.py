@@ -160,7 +160,7 @@ def run(
     linkers = {name: find_linker(target_named(name)) for name in targets}
     with stage("read the program"):
         loaded = [torch.export.load(path) for path in programs]
-        values = shared_constants([constants(program) for program in loaded])
+        values = shared_constants([constants(program, private=True) for program in loaded])
     held = kept(states(loaded[0]))
     _refuse_state_on_gpu([row.name for row, _ in held], targets)
     store = WeightStore()
@@ -308,7 +308,7 @@ def look(
 
     with stage("read the program"):
         loaded = [torch.export.load(path) for path in programs]
-        values = [constants(program) for program in loaded]
+        values = [constants(program, private=True) for program in loaded]
     written = [[row.name for row in states(each)] for each in loaded]
     _refuse_other_states(written)
     _refuse_state_on_gpu(written[0], targets)
