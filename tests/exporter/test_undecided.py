@@ -71,6 +71,13 @@ def test_another_rounding_is_not(wrong: Quantize) -> None:
         assert not undecided(mine[index], eager[index], [each[index] for each in answers])
 
 
+def test_which_way_a_half_goes_is_decided() -> None:
+    halves = torch.arange(-8, 8) / 2
+    eager, answers = [halves.round()], other_answers(lambda: [halves.round()])
+    away_from_zero = halves.sign() * (halves.abs() + 0.5).floor()
+    assert answers and not undecided(away_from_zero, eager[0], [each[0] for each in answers])
+
+
 def test_a_model_that_rounds_nothing_has_one_answer() -> None:
     answers = other_answers(Layers(lambda x: x))
     assert answers == []
