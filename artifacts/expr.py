@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any, TypeAlias
 
+from .names import clipped
+
 Expr: TypeAlias = "int | str | tuple[Any, ...]"
 
 ARITHMETIC = {"+": (2, 64), "-": (2, 2), "*": (2, 64), "//": (2, 2), "%": (2, 2)}
@@ -52,7 +54,7 @@ def from_data(data: Any, names: frozenset[str]) -> Expr:
                 raise ExprError(f"unknown dim {node!r}")
             return node
         if not isinstance(node, (list, tuple)) or not node or type(node[0]) is not str:
-            raise ExprError(f"not an expression: {node!r:.80}")
+            raise ExprError(f"not an expression: {clipped(node, 80)}")
         op, operands = node[0], node[1:]
         if op not in ARITY:
             raise ExprError(f"unknown operator {op!r:.20}")

@@ -396,7 +396,7 @@ def _check_entries(manifest: Manifest) -> None:
             _check_cuda(target.name, target.cuda)
     named = [target.library for target in manifest.targets]
     for runtime in manifest.runtimes:
-        named += [name for name in (runtime.library, runtime.license, runtime.cuda) if name]
+        named += [runtime.library, *filter(None, (runtime.license, runtime.cuda))]
     if any(entry.weights for entry, _ in called) or any(each.initial for each in manifest.states):
         named.append(WEIGHTS_NAME)
     held = {member.name for member in manifest.members}
@@ -419,7 +419,7 @@ def _check_variants(manifest: Manifest) -> None:
         raise ManifestError("a target has one function, and none of the variants serves all")
 
 
-_CUDA_VERSION = re.compile(r"[1-9]\d{0,2}\.\d{1,2}")
+_CUDA_VERSION = re.compile(r"[1-9][0-9]{0,2}\.[0-9]{1,2}")
 
 
 def _check_cuda(name: str, code: CudaCode) -> None:

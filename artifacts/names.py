@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 
 def suggestions(name: str, known: Iterable[str]) -> list[str]:
@@ -15,6 +16,34 @@ def suggestions(name: str, known: Iterable[str]) -> list[str]:
     # `sequence` for `seq` is too long to be near by its letters.
     close += [each for each in folded if len(each) > 2 and wanted.startswith(each)]
     return [folded[candidate] for candidate in dict.fromkeys(close)]
+
+
+def clipped(value: Any, most: int) -> str:
+    """The first ``most`` characters of ``repr(value)``. The rest is not made: of decoded JSON that is
+    deep and long, that takes a copy for each level."""
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) >= most:
+            break
+    return text[:most]
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    if type(value) is list:
+        yield "["
+        for number, item in enumerate(value):
+            yield ", " if number else ""
+            yield from _pieces(item)
+        yield "]"
+    elif type(value) is dict:
+        yield "{"
+        for number, (key, item) in enumerate(value.items()):
+            yield f"{', ' if number else ''}{key!r}: "
+            yield from _pieces(item)
+        yield "}"
+    else:
+        yield repr(value)
 
 
 def printable(text: str) -> str:

@@ -106,7 +106,7 @@ def capability(architecture: str) -> tuple[int, int]:
     Raises:
         ValueError: it is no architecture.
     """
-    match = re.fullmatch(r"(?:sm|compute)_([1-9]\d?)(\d)", architecture)
+    match = re.fullmatch(r"(?:sm|compute)_([1-9][0-9]?)([0-9])", architecture)
     if match is None:
         raise ValueError(f"{architecture!r} is no CUDA architecture")
     return int(match[1]), int(match[2])

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from .names import clipped
+
 Recipe: TypeAlias = "str | tuple[Any, ...]"
 Steps: TypeAlias = "Sequence[tuple[Any, ...]]"  # each its name and numbers, one upon the other
 
@@ -48,14 +50,14 @@ def recipe_from_data(data: Any) -> Recipe:
         if isinstance(node, str):
             return node
         if depth > MAX_DEPTH or not isinstance(node, (list, tuple)) or not node:
-            raise RecipeError(f"not a recipe: {node!r:.80}")
+            raise RecipeError(f"not a recipe: {clipped(node, 80)}")
         step = node[0]
         if not isinstance(step, str) or step not in OPERANDS:
-            raise RecipeError(f"unknown step {step!r:.40}")
+            raise RecipeError(f"unknown step {clipped(step, 40)}")
         count = OPERANDS[step]
         operands, numbers_ = node[1 : 1 + count], node[1 + count :]
         if len(operands) != count or not _fits(step, numbers_):
-            raise RecipeError(f"step {step!r} with {node[1:]!r:.80}")
+            raise RecipeError(f"step {step!r} with {clipped(list(node[1:]), 80)}")
         built = [
             None if operand is None and (step, number) in _OPTIONAL else build(operand, depth + 1)
             for number, operand in enumerate(operands)

@@ -130,7 +130,7 @@ def unfit(target: Target, machine: Machine) -> str:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text))
+    return tuple(int(part) for part in re.findall("[0-9]+", text))
 
 
 def _tries(machine: Machine) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ class Seen:
 def device_name(device: tuple[int, int]) -> str:
     kind, index = device
     name = _DEVICES.get(kind, f"device {kind}")
-    return name if kind == 1 else f"{name}:{index}"
+    return name if device == CPU else f"{name}:{index}"
 
 
 # --- towards TVM ------------------------------------------------------------------------------------

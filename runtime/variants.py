@@ -200,7 +200,7 @@ def pinned(manifest: Manifest, name: str, path: Path) -> Manifest:
                     for target in manifest.targets
                     if target.entry is None
                 ),
-                variants=(each,),
+                variants=(msgspec.structs.replace(each, contract=None),),
             )
     names = [each.name for each in manifest.variants]
     raise UsageError(

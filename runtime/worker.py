@@ -75,6 +75,20 @@ class Worker:
     def __init__(self, code: Code, counts: Counts, given: Sequence[Sequence[GivenResult]]) -> None:
         ffi = load_ffi()
         self.given = given
+        self._code = code
+        self._start()
+        self._results = [range(entry.results) for entry in code.entries]
+        self.spare = [Spare(results) for results in given]
+        self._array, self._shape = ffi.Array, ffi.Shape
+        self._item = ffi.get_global_func("ffi.ArrayGetItem")
+        self._shapes: dict[Sizes, Any] = {}
+        self.staging = Staging()
+        self.on_gpu: Any = None  # what `gpu_call` keeps for a thread
+        self.counts = counts
+
+    def _start(self) -> None:
+        """Make the VM, or make it anew."""
+        code = self._code
         with LOADING:
             vm = code.library["vm_load_executable"]()
             vm["vm_initialization"](*code.devices)
@@ -85,19 +99,15 @@ class Worker:
             ]
             self._into = [
                 _bound(vm, entry.into, weights) if results else None
-                for entry, weights, results in zip(code.entries, code.weights, given, strict=True)
+                for entry, weights, results in zip(
+                    code.entries, code.weights, self.given, strict=True
+                )
             ]
-        self._results = [range(entry.results) for entry in code.entries]
-        self.spare = [Spare(results) for results in given]
-        self._array, self._shape = ffi.Array, ffi.Shape
-        self._item = ffi.get_global_func("ffi.ArrayGetItem")
-        self._shapes: dict[Sizes, Any] = {}
-        self.staging = Staging()
-        self.on_gpu: Any = None  # what `gpu_call` keeps for a thread
-        self.counts = counts
 
     def let_go(self) -> None:
         """Keep no memory for the next call. One that runs keeps what it has until it ends."""
+        if self._code.devices == ON_CPU:
+            self._start()  # a VM keeps what its last call has computed
         self.staging = Staging()
         self.spare = [Spare(results) for results in self.given]
         self.on_gpu = None

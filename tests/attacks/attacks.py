@@ -544,6 +544,14 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda data: data["targets"][0].update(library="/lib/x86_64-linux-gnu/libc.so.6"),
         "no member",
     ),
+    "an_expression_that_is_long_to_show": (
+        lambda data: data["entry"].update(sizes=[in_lists("y" * (16 << 20), 800)]),
+        "not an expression: [1, [1",
+    ),
+    "a_runtime_without_a_library": (
+        lambda data: data["runtimes"][0].update(library=""),
+        "no member ''",
+    ),
     "a_fixed_number_of_five_thousand_digits": (
         lambda data: data["contract"]["inputs"][3].update(text="9" * 5000),
         "bad fixed value",
@@ -587,6 +595,12 @@ _EDITS: dict[str, tuple[Callable[[Any], object], str]] = {
         "one twice",
     ),
 }
+
+
+def in_lists(node: Any, depth: int) -> Any:
+    for _ in range(depth):
+        node = [1, node]
+    return node
 
 
 def nested(depth: int) -> Any:
