@@ -1,5 +1,6 @@
 // A host program without Python:
-//   tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub] [--seed 1234]
+//   tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub] [--seed 1234] [--device cpu]
+//       [--variant few]
 //
 // Inputs are .npy files, or the values of inputs that were fixed at export (None, True, 3, text).
 // Outputs go to FOLDER as .npy, by their paths, or as text on stdout. Exit statuses as `tcexport run`.
@@ -27,7 +28,7 @@ const std::map<std::string, DLDataType>& Kinds() {
       {"<i2", {kDLInt, 16, 1}}, {"<u2", {kDLUInt, 16, 1}}, {"<i4", {kDLInt, 32, 1}},
       {"<u4", {kDLUInt, 32, 1}}, {"<i8", {kDLInt, 64, 1}}, {"<u8", {kDLUInt, 64, 1}},
       {"<f2", {kDLFloat, 16, 1}}, {"<f4", {kDLFloat, 32, 1}}, {"<f8", {kDLFloat, 64, 1}},
-      {"<c8", {kDLComplex, 64, 1}}};
+      {"<c8", {kDLComplex, 64, 1}}, {"<c16", {kDLComplex, 128, 1}}};
   return kinds;
 }
 
@@ -109,7 +110,9 @@ int64_t SeedOf(const std::string& text) {
 
 int Run(const std::vector<std::string>& typed) {
   if (typed.empty())
-    throw Usage("tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub] [--seed 1234]");
+    throw Usage(
+        "tcexport_run m.tcpkg x=x.npy k=3 -o FOLDER [--key team.pub] [--seed 1234] [--device cpu]"
+        " [--variant few]");
   tcexport::Arguments arguments;
   std::string folder;
   std::optional<int64_t> seed;
@@ -128,6 +131,14 @@ int Run(const std::vector<std::string>& typed) {
       seed = SeedOf(typed[++at]);
       continue;
     }
+    if (typed[at] == "--device" && at + 1 < typed.size()) {
+      options.device = typed[++at];
+      continue;
+    }
+    if (typed[at] == "--variant" && at + 1 < typed.size()) {
+      options.variant = typed[++at];
+      continue;
+    }
     size_t equals = typed[at].find('=');
     if (equals == std::string::npos) throw Usage(typed[at] + " is no INPUT=VALUE");
     std::string name = typed[at].substr(0, equals), value = typed[at].substr(equals + 1);
@@ -140,7 +151,9 @@ int Run(const std::vector<std::string>& typed) {
   tcexport::Model model(typed[0], options);
   tcexport::Session session(model);  // of a model without state, too
   if (seed) session.Seed(*seed);
-  for (const auto& [path, value] : session(arguments)) {
+  tcexport::Results results = session(arguments);
+  if (!results.variant.empty()) std::cout << "variant: " << results.variant << "\n";
+  for (const auto& [path, value] : results) {
     if (const auto* tensor = std::get_if<ffi::Tensor>(&value)) {
       std::cout << path << ": " << tcexport::detail::DtypeName(tensor->dtype()) << " [";
       for (int axis = 0; axis < tensor->ndim(); ++axis)

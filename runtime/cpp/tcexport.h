@@ -3,7 +3,7 @@
  *
  * Every function that can fail answers NULL, or an error with a code and a text, both as the Python
  * runtime has them (`tcexport explain TC301`); free it with tcexport_error_free. What a function was to
- * make is then left alone. Text is UTF-8.
+ * make is then left alone. A NULL where something is needed is TC008. Text is UTF-8.
  *
  * libtcexport.so is built by CMakeLists.txt beside this file; example.c is a program around it.
  */
@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Grows when a function or a struct changes its meaning; what is there does not otherwise. */
-#define TCEXPORT_ABI 2
+#define TCEXPORT_ABI 3
 TCEXPORT_API int tcexport_abi(void);
 
 typedef struct tcexport_error tcexport_error;
@@ -77,6 +77,8 @@ typedef struct {
 TCEXPORT_API size_t tcexport_results_count(const tcexport_results *results);
 /* Lives as long as `results`. NULL beyond the last one. */
 TCEXPORT_API const tcexport_value *tcexport_results_at(const tcexport_results *results, size_t index);
+/* The variant that served a call, where the bundle has variants; "" otherwise. Lives as long. */
+TCEXPORT_API const char *tcexport_results_variant(const tcexport_results *results);
 TCEXPORT_API void tcexport_results_free(tcexport_results *results);
 
 /* --- models ------------------------------------------------------------------------------------- */
@@ -89,11 +91,22 @@ typedef struct {
   int endless;
 } tcexport_range;
 
+/* Is told of a call that was refused, and may answer it: with `*results`, as from another model, or with
+ * an error of its own. Where it leaves `*results` alone and answers NULL, the caller gets the refusal. What
+ * it is given, the call's arguments by their paths and `refusal`, lives until it returns. */
+typedef tcexport_error *(*tcexport_violation)(void *context, const tcexport_value *arguments,
+                                              size_t count, const tcexport_error *refusal,
+                                              tcexport_results **results);
+
 /* Zero is the default of every field. `threads`: worker threads of one call, 1 by default.
  * `keys`: files of public keys (PEM, or key lists), `key_count` of them; where it is not NULL, one of
  * them must have signed the bundle, and no byte of it is believed before. `memory_limit`: bytes that one
  * call may allocate, beside its arguments and the weights; one that would need more is refused before it
- * runs. `serves`: `serve_count` ranges that must be served, and within the limit. */
+ * runs. `serves`: `serve_count` ranges that must be served, and within the limit. `device`: "cpu", which
+ * is the default; "auto" is the same where the bundle has no code for GPUs, and all else is refused.
+ * `variant`: serve with this one of the bundle's variants alone. `on_violation` is called with `context`,
+ * for each call that is refused, in the call's thread. `count_sizes`: where it is not 0, count which
+ * sizes calls have. */
 typedef struct {
   int threads;
   const char *const *keys;
@@ -101,9 +114,14 @@ typedef struct {
   int64_t memory_limit;
   const tcexport_range *serves;
   size_t serve_count;
+  const char *device;
+  const char *variant;
+  tcexport_violation on_violation;
+  void *context;
+  int count_sizes;
 } tcexport_options;
 
-/* TC401 to TC406, TC408 to TC410; TC006, TC008, TC011, TC014. `options` may be NULL. */
+/* TC401 to TC410; TC006, TC008, TC011, TC014. `options` may be NULL. */
 TCEXPORT_API tcexport_error *tcexport_load(const char *path, const tcexport_options *options,
                                            tcexport_model **model);
 /* A session keeps what it needs of its model. */
@@ -118,6 +136,16 @@ TCEXPORT_API const char *tcexport_input_path(const tcexport_model *model, size_t
  * of as their `text`: "violations" by code, "guards" by the guard that refused, "variants" that served. */
 TCEXPORT_API tcexport_error *tcexport_model_metrics(const tcexport_model *model,
                                                     tcexport_results **metrics);
+
+/* The sizes that calls had, those of most calls first: one STR, JSON for `tcexport advise --shapes`. An
+ * empty list unless the model was loaded with `count_sizes`. */
+TCEXPORT_API tcexport_error *tcexport_model_seen(const tcexport_model *model,
+                                                 tcexport_results **sizes);
+
+/* Gives back what is kept of the last call, and what the C library has not returned to the system yet.
+ * `bytes`, where it is not NULL: by how many the process became smaller; -1 where the system does not
+ * tell. */
+TCEXPORT_API tcexport_error *tcexport_release_memory(tcexport_model *model, int64_t *bytes);
 
 /* Checks a call and runs it: TC301 to TC320, TC601, TC602; TC321 for a model with state. Arguments are
  * read until it returns, and not written to. Results have memory of their own. Calls of one model from

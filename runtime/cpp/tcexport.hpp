@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,11 +25,13 @@
 #include "tcexport/bundle.hpp"
 #include "tcexport/checks.hpp"
 #include "tcexport/code.hpp"
+#include "tcexport/coverage.hpp"
 #include "tcexport/error.hpp"
 #include "tcexport/memory.hpp"
 #include "tcexport/metrics.hpp"
 #include "tcexport/signature.hpp"
 #include "tcexport/value.hpp"
+#include "tcexport/variants.hpp"
 
 namespace tcexport {
 
@@ -38,12 +41,19 @@ namespace ffi = tvm::ffi;
 /// key lists), one of which must have signed the bundle; then the file is read into memory, and no byte
 /// of it believed before. `memory_limit`: bytes that one call may allocate, beside its arguments and the
 /// weights; one that would need more is refused before it runs. `serves`: ranges of dims that must be
-/// served, and within the limit.
+/// served, and within the limit. `device`: "cpu"; "auto" is the same where the bundle has no code for GPUs,
+/// and all else is refused. `variant`: serve with this one of the bundle's variants alone. `on_violation`:
+/// called with the arguments and the GuardError of every call that is refused; what it returns is the
+/// call's answer, and what it throws the refusal. `count_sizes`: count in `Seen` which sizes calls have.
 struct Options {
   int threads = 1;
   std::optional<std::vector<std::string>> require_signature = std::nullopt;
   std::optional<int64_t> memory_limit = std::nullopt;
   std::optional<Serves> serves = std::nullopt;
+  std::string device = "cpu";
+  std::optional<std::string> variant = std::nullopt;
+  std::function<Results(const Arguments&, const GuardError&)> on_violation = nullptr;
+  bool count_sizes = false;
 };
 
 class Session;
@@ -54,7 +64,7 @@ class Model {
  public:
   /// Compares every digest, and loads the runtime and the code from memory.
   ///
-  /// Throws BundleError: TC401 to TC406, TC408 to TC410; UsageError: TC006, TC008, TC011, TC014.
+  /// Throws BundleError: TC401 to TC410; UsageError: TC006, TC008, TC011, TC014.
   explicit Model(const std::string& path, const Options& options = {})
       : inner_(std::make_shared<Inner>(path, options)) {}
   Model(const std::string& path, int threads) : Model(path, Options{threads}) {}
@@ -71,10 +81,24 @@ class Model {
     return inner_->metrics;
   }
 
+  /// The sizes that calls had, those of most calls first, as JSON for `tcexport advise --shapes`:
+  /// `[{"batch": 1, "seq": 128, "calls": 12}]`. Empty unless the model was loaded with `count_sizes`.
+  std::string Seen() const {
+    std::lock_guard<std::mutex> held(inner_->counting);
+    return inner_->seen ? inner_->seen->Shown() : "[]";
+  }
+
+  /// Gives back what is kept of the last call, and what the C library has not returned to the system yet.
+  /// By how many bytes the process became smaller; none where the system does not tell.
+  std::optional<int64_t> ReleaseMemory() {
+    std::lock_guard<std::mutex> held(inner_->running);
+    return detail::GiveBack([&] { inner_->code->Start(); });
+  }
+
   /// Checks the call and runs it. Tensors lie on the CPU; results have memory of their own.
   ///
-  /// Throws GuardError: the call lies outside the contract; UsageError: TC321, the model keeps state,
-  /// and is called through a `Session`; InternalError: TC601, TC602.
+  /// Throws GuardError: the call lies outside the contract, and there is no `on_violation`; UsageError:
+  /// TC321, the model keeps state, and is called through a `Session`; InternalError: TC601, TC602.
   Results operator()(const Arguments& arguments) {
     if (!inner_->manifest.states.empty()) throw inner_->WithoutSession();
     return inner_->Answer(arguments, {}, nullptr);
@@ -84,7 +108,8 @@ class Model {
   friend class Session;
 
   struct Inner {
-    Inner(const std::string& given, const Options& options) : threads(options.threads) {
+    Inner(const std::string& given, const Options& options)
+        : threads(options.threads), on_violation(options.on_violation) {
       using namespace detail;
       if (threads < 1 || threads > 1024)
         throw UsageError("TC008", "threads=" + std::to_string(threads) +
@@ -94,6 +119,8 @@ class Model {
       Bundle bundle(given, keys ? &*keys : nullptr);
       path = bundle.path;
       Machine machine = Machine::This();
+      if (options.variant) Pin(&bundle.manifest, *options.variant, path);
+      CheckDevice(bundle.manifest, options.device, path);
       const Target& target = Choose(bundle.manifest, machine, path);
       if (options.memory_limit)
         LimitMemory(&bundle.manifest, target, *options.memory_limit, path);
@@ -109,6 +136,11 @@ class Model {
       if (routes.size() > 1)
         for (const Terms& route : routes) metrics.variants[route.name] = 0;
       manifest = std::move(bundle.manifest);
+      if (options.count_sizes) {
+        std::vector<std::string> dims;
+        for (const Dim& dim : manifest.terms.dims) dims.push_back(dim.name);
+        seen.emplace(std::move(dims));
+      }
     }
 
     UsageError WithoutSession() const {
@@ -125,12 +157,15 @@ class Model {
       try {
         return Computed(arguments, states, broken);
       } catch (const GuardError& error) {
-        std::lock_guard<std::mutex> held(counting);
-        metrics.Refused(error);
-        throw;
+        {
+          std::lock_guard<std::mutex> held(counting);
+          metrics.Refused(error);
+        }
+        if (!on_violation) throw;
+        return on_violation(arguments, error);
       } catch (const std::bad_alloc&) {
         throw InternalError(path + ": the system has not enough memory for this call", "TC602",
-                            {"smaller inputs, or fewer calls at once"});
+                            {"release memory", "a memory limit at load, to refuse such calls"});
       }
     }
 
@@ -138,8 +173,13 @@ class Model {
                      std::atomic<bool>* broken) {
       using namespace detail;
       std::vector<const ffi::Tensor*> leaves = Checks(manifest.terms).Look(arguments);
-      auto [number, dims] = Choice(code->routes(), manifest.terms, leaves);
-      const Terms& route = code->routes()[number];
+      const Chosen chosen = Choice(code->routes(), manifest.terms, leaves);
+      const Dims& dims = chosen.dims;
+      const Terms& route = code->routes()[chosen.number];
+      if (seen) {
+        std::lock_guard<std::mutex> held(counting);
+        seen->Count(chosen.all);
+      }
       std::vector<ffi::Any> passed;
       std::vector<const void*> places;
       tcexport::Metrics counted;
@@ -150,8 +190,9 @@ class Model {
                     tensor.byte_offset() == 0 && tensor.numel() > 0;
         if (!fits && tensor.numel() > 0)
           ++counted.copies, counted.copied_bytes += static_cast<int64_t>(BytesOf(tensor));
-        passed.push_back(fits ? tensor : Copy(tensor));
-        places.push_back(passed.back().cast<ffi::Tensor>().data_ptr());
+        ffi::Tensor given = fits ? tensor : Copy(tensor);
+        places.push_back(given.data_ptr());
+        passed.push_back(IsComplex(manifest.terms.inputs[index].dtype) ? InParts(given) : given);
       }
       if (!route.sizes.empty()) {
         std::vector<int64_t> sizes;
@@ -162,8 +203,9 @@ class Model {
         passed.push_back(state);
         places.push_back(state.data_ptr());
       }
-      std::vector<ffi::Tensor> given = Run(route, number, passed, broken, counted);
+      std::vector<ffi::Tensor> given = Run(route, chosen.number, passed, broken, counted);
       Results results;
+      if (manifest.variants) results.variant = route.name;
       for (const Output& output : route.outputs) {
         if (output.kind == 's') {
           results.emplace_back(output.path, Plain{"int", Text(output.size.Value(dims))});
@@ -176,7 +218,9 @@ class Model {
           for (const auto& [name, other] : results)
             if (auto* before = std::get_if<ffi::Tensor>(&other))
               shared = shared || before->data_ptr() == place;
-          results.emplace_back(output.path, shared ? Copy(tensor) : tensor);
+          if (shared) tensor = Copy(tensor);
+          if (IsComplex(output.dtype)) tensor = Together(tensor, output.dtype);
+          results.emplace_back(output.path, tensor);
         }
       }
       return results;
@@ -217,6 +261,8 @@ class Model {
     std::unique_ptr<detail::Code> code;
     std::mutex running, counting;
     tcexport::Metrics metrics;
+    std::optional<detail::Seen> seen;
+    std::function<Results(const Arguments&, const GuardError&)> on_violation;
   };
 
   std::shared_ptr<Inner> inner_;
@@ -307,8 +353,8 @@ class Session {
       const ffi::Tensor& value = state.at(row.name);
       std::string found = DtypeName(value.dtype()) + " " + Listed(ShapeOf(value));
       std::string wanted = row.dtype + " " + Listed(row.shape);
-      if (value.device().device_type != kDLCPU) found = "on another device";
-      if (found != wanted || value.dtype().lanes != 1)
+      if (!OnCpu(value)) found = "on " + DeviceName(value.device());
+      if (found != wanted)
         throw UsageError("TC324", row.name + " is " + found + ", the state is " + wanted);
     }
     for (size_t at = 0; at < names.size(); ++at) Write(state.at(names[at]), at);

@@ -1,4 +1,4 @@
-"""What the hosts without Python promise at load, and what they count."""
+"""What the hosts without Python promise at load."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from tcexport.tools.fuzz_reader import Seed, described, sealed
 from ..attacks.good import CORPUS
 from .bundles import GIVEN, LINE, contract_of, dim, pack
 from .conftest import WEIGHT
-from .hosts import VIOLATIONS, call
-from .test_c import KINDS, c_answers, library  # noqa: F401
-from .test_cpp import ranges  # noqa: F401
+from .test_c import KINDS, c_answers, counted, library, rows  # noqa: F401
+from .test_cpp import adds, in_ranges, ranges  # noqa: F401
 from .test_guards import conditions
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler here")
@@ -46,6 +45,11 @@ def refusals(library: Path, *loads: tuple[Path, dict[str, Any]]) -> list[str]:  
             told.append(str(error))
             assert got == ("error", error.code, str(error), KINDS[error.code[:3]]), options
     return told
+
+
+def without_tries(text: str) -> str:
+    """What to try next is said in each host's own language."""
+    return text.partition("\n  try: ")[0]
 
 
 # --- serves -----------------------------------------------------------------------------------------
@@ -212,40 +216,132 @@ def test_a_limit_of_memory_is_held_alike(
     assert codes == ["", "", *(["", ""] if variants else [beyond] * 2), beyond, beyond, "TC301"]
 
 
-# --- metrics ----------------------------------------------------------------------------------------
+# --- variant and device -----------------------------------------------------------------------------
 
 
-def counted(answer: Any) -> dict[str, Any]:
-    """Metrics from C in the form of Python's."""
-    found: dict[str, Any] = {"violations": {}, "guards": {}, "variants": {}}
-    for name, (kind, label, count, real) in answer[1]:
-        if name in found and isinstance(found[name], dict):
-            found[name][label] = count
-        else:
-            assert not label
-            found[name] = real if kind == "float" else count
-    return found
-
-
-def test_calls_are_counted_alike(library: Path, guarded: Path, ranges: Path) -> None:  # noqa: F811
-    strided = np.ones((3, 8), np.float32)[:, ::2]
-    calls = [inputs for inputs, code in VIOLATIONS if code != "TC303"]
-    calls += [call(3, 4, 2), call(5, 4, 2), call(3, 4, 0, x=strided), calls[0], calls[14]]
-    by_variants = [{"x": np.ones((n, 4), np.float32)} for n in (1, 2, 20, 12, 65, 12)]
-    for path, made in ((guarded, calls), (ranges, by_variants)):
-        model = load(path)
-        for inputs in made:
+def test_one_variant_can_be_asked_for_alone(
+    library: Path,  # noqa: F811
+    code: bytes,
+    ranges: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    own = in_ranges(tmp_path / "own.tcpkg", code, entries=(adds("u"), adds("v")))
+    for path, name, sizes in (
+        (ranges, "few", (0, 1, 8, 9, 20)),
+        (ranges, "many", (1, 15, 16, 65)),
+        (own, "many", (12, 20)),
+        (ranges, None, (1, 8, 12, 20)),
+    ):
+        asked = {} if name is None else {"variant": name}
+        model, codes = load(path, **asked), []
+        steps: list[tuple[str, Any]] = [("load", (str(path), asked))]
+        for n in sizes:
+            steps += [("call", rows(n)), ("variant", None)]
+        answers = c_answers(library, *steps, ("metrics", None))
+        for n, got, served in zip(sizes, answers[1::2], answers[2::2], strict=False):
             try:
-                model(**inputs)
-            except TcexportError:
-                continue
-        steps = [("load", (str(path), {})), *(("call", each) for each in made), ("metrics", None)]
-        got, wanted = counted(c_answers(library, *steps)[-1]), model.metrics
-        assert 0 < got.pop("seconds") < 60
-        # Where an array lies in memory is not the same in two processes.
-        copies, copied = got.pop("copies"), got.pop("copied_bytes")
-        assert (made is not calls or copies) and copies <= got["calls"]
-        assert copies == 0 or 16 * copies <= copied <= 320 * copies
-        names = ("calls", "violations", "guards", "variants")
-        assert got == {name: getattr(wanted, name) for name in names}
-    assert wanted.variants == {"few": 2, "many": 1} and wanted.violations["TC320"] == 2
+                out = model(**rows(n))
+            except TcexportError as error:
+                codes.append(error.code)
+                assert got == ("error", error.code, str(error), 4)
+            else:
+                codes.append("")
+                np.testing.assert_array_equal(dict(got[1])["out"], out)
+                assert served == ("done", name or ("few" if n < 9 else "many"))
+        assert counted(answers[-1])["variants"] == dict(model.metrics.variants)
+        assert codes == (
+            ["", "", "TC320", ""] if name is None
+            else [{"few": ["TC301", "", "", "TC301", "TC301"],
+                   "many": ["TC301", "TC301", "", "TC301"]}[name], ["TC301", ""]][path == own]
+        )  # fmt: skip
+
+
+def test_what_is_no_variant_is_told_alike(
+    library: Path,  # noqa: F811
+    code: bytes,
+    added: Path,
+    ranges: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    whole = in_ranges(tmp_path / "all.tcpkg", code, low=None, entry=adds("v"))
+    loads = [(ranges, "fewer"), (ranges, ""), (ranges, "it's"), (added, "general"), (whole, "few")]
+    steps = [("load", (str(path), {"variant": name})) for path, name in loads]
+    codes = []
+    for (path, name), got in zip(loads, c_answers(library, *steps), strict=True):
+        with pytest.raises(TcexportError) as caught:
+            load(path, variant=name)
+        codes.append(caught.value.code)
+        # Python says, too, which variant may have been meant; which there are is told by both.
+        assert got[1] == caught.value.code
+        assert without_tries(got[2]) == without_tries(str(caught.value))
+    assert codes == ["TC006"] * 4 + ["TC404"]  # its one function is that of no variant
+    told = refusals(
+        library,
+        (ranges, {"variant": "few", "serves": {"n": (1, 8)}}),
+        (ranges, {"variant": "few", "serves": {"n": (1, 20)}}),
+        (ranges, {"variant": "many", "serves": {"n": (1, 20)}}),
+    )
+    assert told[0] == "" and "n=9: n <= 8" in told[1] and "n=1: n >= 16" in told[2]
+
+
+def test_a_limit_is_held_by_the_variant_that_is_asked_for(
+    library: Path,  # noqa: F811
+    code: bytes,
+    tmp_path: Path,
+) -> None:
+    path = limited(tmp_path / "m.tcpkg", code, variants=True)
+    for name in ("few", "general"):
+        asked = {"variant": name, "memory_limit": 160}
+        model, sizes = load(path, **asked), (2, 10, 11, 20, 21)
+        steps = [("load", (str(path), asked)), *(("call", rows(n)) for n in sizes)]
+        codes = []
+        for n, got in zip(sizes, c_answers(library, *steps)[1:], strict=True):
+            try:
+                model(**rows(n))
+                codes.append("")
+                assert got[0] == "done"
+            except TcexportError as error:
+                codes.append(error.code)
+                assert got == ("error", error.code, str(error), 4)
+        beyond = ["", "", "TC301"] if name == "few" else ["TC320"] * 3
+        assert codes == ["", "", *beyond]
+    least = refusals(library, (path, {"variant": "general", "memory_limit": 8}))[0]
+    assert "needs 32 bytes at the least" in least
+
+
+def test_gpus_are_refused_and_never_passed_over(library: Path, tmp_path: Path, added: Path) -> None:  # noqa: F811
+    """Where a bundle has code for GPUs, the CPU serves it only where no GPU is asked for."""
+    seed = Seed.read(added)
+    head = json.loads(seed.head)
+    gpu = {**head["targets"][0], "name": "cuda:sm_90", "cuda": {
+        "architectures": ["sm_90"], "ptx": "", "driver": "13.0", "ptx_driver": "",
+        "compiler": "nvcc", "kernels": []}}  # fmt: skip
+    both, alone = tmp_path / "both.tcpkg", tmp_path / "alone.tcpkg"
+    for path, targets in ((both, [*head["targets"], gpu]), (alone, [gpu])):
+        path.write_bytes(
+            sealed(described({**head, "targets": targets}, seed.members), seed.members)
+        )
+    here = "this host runs on the CPU alone"
+    loads: list[tuple[Path, str | None, str]] = [
+        (added, None, ""), (added, "cpu", ""), (added, "auto", ""),
+        (added, "cuda", "=cpu alone"), (added, "cuda:1", "=cpu alone"), (added, "gpu", "=no such"),
+        (added, "", "=no such"), (added, "cuda:x", "=no such"), (added, "cuda:12345", "=no such"),
+        (both, None, ""), (both, "cpu", ""), (both, "auto", here), (both, "cuda", here),
+        (alone, None, "device='cpu': "), (alone, "cpu", "=GPUs alone"), (alone, "auto", here),
+        (alone, "cuda:0", here), (alone, "tpu", "=no such"),
+    ]  # fmt: skip
+    steps = [
+        ("load", (str(path), {} if device is None else {"device": device}))
+        for path, device, _ in loads
+    ]
+    for (path, device, wanted), got in zip(loads, c_answers(library, *steps), strict=True):
+        if not wanted:
+            assert got == ("done", None), (path, device, got)
+            continue
+        assert got[1] == "TC407" and got[3] == 3, (path, device, got)
+        assert wanted.strip("=").lower() in got[2].lower() or wanted == "=cpu alone", got
+        if wanted.startswith("="):  # of what needs no GPU, Python says the same
+            with pytest.raises(TcexportError, match="TC407") as caught:
+                load(path, device=device or "")
+            assert without_tries(got[2]) == without_tries(str(caught.value))
+        assert "\n  try: " in got[2]

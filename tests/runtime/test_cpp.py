@@ -117,12 +117,13 @@ def kept(name: str, folder: Path) -> Path:
         *(contract.TensorOutput, contract.SizeOutput, contract.Origin),
         *(manifest.Variant, states.StateTensor, manifest.Provenance, Location),
         *(contract.Leaf, contract.TupleNode, contract.ListNode, contract.DictNode),
-        *(contract.NamedTupleNode, contract.AbsentNode),
+        *(contract.NamedTupleNode, contract.AbsentNode, manifest.CudaCode),
+        *(manifest.Parameters, manifest.SourceTensor),
     ],
 )
 def test_the_host_knows_every_field_of_the_format(kind: Any) -> None:
     """It refuses what it does not know: a new field is to be held there too, or refused on purpose."""
-    rooms = ("contract", "manifest", "structure")
+    rooms = ("contract", "cuda", "manifest", "recipes", "structure")
     text = "".join((CPP / "tcexport" / f"{room}.hpp").read_text() for room in rooms)
     known = [
         set(re.findall(r'"(\w+)"', each)) for each in re.findall(r"Only\(\{(.*?)\}", text, re.S)
@@ -246,6 +247,23 @@ def test_a_seed_goes_to_the_session(host: Path, added: Path) -> None:
     with pytest.raises(tcexport.UsageError) as wanted:
         load(added).session().seed(-5)
     assert wanted.value.code in done.stderr and done.returncode == 2
+
+
+def test_variants_and_devices_are_asked_for_on_the_command_line(
+    host: Path, ranges: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", np.ones((3, 4), np.float32))
+    told = {}
+    for words in ("--variant few", "--variant many", "--variant all", "--device cuda", ""):
+        command = [host, ranges, f"x={tmp_path / 'x.npy'}", *words.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        told[words] = done.returncode, (done.stdout + done.stderr).splitlines()[0]
+    assert told["--variant few"] == told[""] == (0, "variant: few")
+    assert told["--variant many"] == (4, "[TC301] x axis 0 (n): got 3, needs n >= 16")
+    assert told["--variant all"][0] == 2 and "[TC006] variant='all'" in told["--variant all"][1]
+    assert (
+        told["--device cuda"][0] == 3 and "binaries for the CPU alone" in told["--device cuda"][1]
+    )
 
 
 def changed(at: int, value: bytes) -> Callable[[bytes], bytes]:

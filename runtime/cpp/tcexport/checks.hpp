@@ -61,8 +61,8 @@ class Checks {
         Refuse("TC303", input.path, "", plain->Shown(),
                "a tensor of " + input.dtype + " " + AxesOf(input), nullptr);
       const ffi::Tensor& tensor = std::get<ffi::Tensor>(found->second);
-      if (tensor.device().device_type != kDLCPU)
-        Refuse("TC310", input.path, "", "another device", "cpu", nullptr, {},
+      if (!OnCpu(tensor))
+        Refuse("TC310", input.path, "", DeviceName(tensor.device()), "cpu", nullptr, {},
                {"move the tensor to the CPU"});
       leaves.back() = &tensor;
     }
@@ -161,7 +161,7 @@ class Checks {
 
   void CheckTensor(const Input& input, const ffi::Tensor& tensor) const {
     std::string dtype = DtypeName(tensor.dtype());
-    if (dtype != input.dtype || tensor.dtype().lanes != 1)
+    if (dtype != input.dtype)
       Refuse("TC304", input.path, "", dtype, input.dtype, nullptr);
     std::vector<int64_t> shape = ShapeOf(tensor);
     if (shape.size() != input.shape.size())
@@ -170,7 +170,8 @@ class Checks {
     if (input.contiguous && !tensor.IsContiguous()) {
       static const Origin origin{
           "the model asks for the layout of tensors, and the trace kept the answer"};
-      Refuse("TC312", input.path, "", "a tensor that is not contiguous", "a contiguous one", &origin);
+      Refuse("TC312", input.path, "", "a tensor that is not contiguous", "a contiguous one", &origin,
+             {}, {"copy it, row by row"});
     }
     static const Origin fixed{"this axis is fixed"};
     for (size_t axis = 0; axis < shape.size(); ++axis)
@@ -330,42 +331,6 @@ inline int64_t Sized(Wide size) {
   if (size == static_cast<int64_t>(size)) return static_cast<int64_t>(size);
   const std::string where = "the call", got = "a size of " + Text(size), needs = "sizes of 64 bits";
   throw GuardError("TC307", where + ": got " + got + ", needs " + needs, {}, {}, {where, got, needs, where + ": " + needs});
-}
-
-/// The route that takes a call, and the values of its dims (runtime/variants.py).
-///
-/// Throws GuardError: the first condition of `whole` that is not met; TC320, all are, and each of the
-/// routes needs another thing.
-inline std::pair<size_t, Dims> Choice(const std::vector<Terms>& routes, const Terms& whole,
-                                      const Checks::Tensors& leaves) {
-  Dims dims = Checks(whole).Explain(leaves);
-  std::vector<GuardError> reasons;
-  for (size_t number = 0; number < routes.size(); ++number) {
-    Checks checks(routes[number]);
-    try {
-      Dims here = routes[number].whole ? dims : checks.Explain(leaves);
-      checks.CheckSizes(here, leaves);
-      return {number, here};
-    } catch (const GuardError& error) {
-      reasons.push_back(error);
-    }
-  }
-  if (routes.back().whole) throw reasons.back();
-  std::vector<std::string> needs, notes;
-  for (size_t number = 0; number < routes.size(); ++number) {
-    const GuardError& error = reasons[number];
-    if (!std::count(needs.begin(), needs.end(), error.broken.needs))
-      needs.push_back(error.broken.needs);
-    std::string told = error.message;
-    for (const std::string& note : error.notes)
-      if (note.rfind("from: ", 0) == 0) told += "; " + note;
-    notes.push_back("variant " + routes[number].name + ": " + told);
-  }
-  const Broken& first = reasons[0].broken;
-  std::string needed = Join(needs, "; or ");
-  throw GuardError("TC320",
-                   first.where + ": got " + first.got + ", which no variant takes: it needs " + needed,
-                   notes, {}, {first.where, first.got, needed, first.where + ": " + needed});
 }
 
 }  // namespace detail

@@ -131,7 +131,8 @@ inline void LoadRuntime(Bundle* bundle, const Runtime& wanted) {
                       {}, {"load this bundle in a process of its own"});
 }
 
-/// A library, its weights, and a virtual machine, which one thread may use at a time.
+/// A library, its weights, and a virtual machine, which one thread may use at a time. It keeps what its
+/// last call has computed.
 class Code {
  public:
   /// `weights`: those of the bundle, by name.
@@ -170,7 +171,7 @@ class Code {
     }
   }
 
- private:
+  /// Makes the machine anew.
   void Start() {
     ffi::Module vm = Call(Named(library_, "vm_load_executable")).cast<ffi::Module>();
     constexpr int kNaive = 1;  // TVM's pooled allocator keeps what one large call took for ever
@@ -190,6 +191,7 @@ class Code {
     functions_ = std::move(functions);
   }
 
+ private:
   std::vector<Terms> routes_;
   std::map<std::string, ffi::Tensor> weights_;
   const void *low_ = nullptr, *high_ = nullptr;
@@ -199,8 +201,19 @@ class Code {
 };
 
 /// Sets the calling thread's pool of worker threads, which TVM makes at the first use.
+///
+/// Throws InternalError: TC601, the process was forked since, and the threads stayed behind: TVM would
+/// wait for them for ever.
 inline void SetThreads(int threads) {
-  static thread_local int set = 0;
+  static thread_local int set = 0, made = 0;
+  static thread_local pid_t process = 0;
+  if (!made) made = threads, process = getpid();
+  if (threads > 1 && made > 1 && process != getpid())
+    throw InternalError("the process was forked after this thread had called a model with " +
+                            std::to_string(made) + " threads, which do not exist in the child",
+                        "TC601",
+                        {"call the model in a new thread of the child",
+                         "fork before the first call, or load with threads=1"});
   if (set == threads) return;
   ffi::Array<ffi::String> cores;
   for (int number = 0; number < threads; ++number) cores.push_back(std::to_string(number));

@@ -67,6 +67,7 @@ struct Output {
   std::string path;
   char kind = 't';  // tensor, size, fixed
   int64_t result = 0;
+  std::string dtype = {};
   bool sized = true;  // false where a size is known after the call only
   Expr size;
   std::string type, text;
@@ -281,7 +282,7 @@ class ContractReader {
     made.kind = kind[0];
     if (kind == "tensor") {
       each.Only({"kind", "path", "dtype", "shape", "result"});
-      Dtype(each);
+      made.dtype = Dtype(each);
       made.result = each["result"].Int();
       for (const Json& size : Axes(each["shape"])) {
         if (size.null())

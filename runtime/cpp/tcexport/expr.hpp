@@ -116,7 +116,7 @@ struct Expr {
       return made;
     }
     if (!data.list() || data.Items().empty() || !data.Items()[0].text())
-      throw Malformed("not an expression");
+      throw Malformed("not an expression: " + data.Repr(80));
     const List& items = data.Items();
     made.op = items[0].String();
     int level = Level(made.op);

@@ -39,9 +39,12 @@ class Json {
 
   bool null() const { return std::holds_alternative<std::nullptr_t>(value); }
   bool text() const { return std::holds_alternative<std::string>(value); }
+  bool boolean() const { return std::holds_alternative<bool>(value); }
+  bool real() const { return std::holds_alternative<double>(value); }
   bool integer() const { return std::holds_alternative<int64_t>(value); }
   bool list() const { return std::holds_alternative<std::shared_ptr<List>>(value); }
   bool object() const { return std::holds_alternative<std::shared_ptr<Object>>(value); }
+  double Real() const { return Get<double>("a number"); }
   const std::string& String() const { return Get<std::string>("a text"); }
   int64_t Int() const { return Get<int64_t>("an integer"); }
   bool Bool() const { return Get<bool>("a bool"); }
@@ -75,7 +78,13 @@ class Json {
       throw Malformed("Invalid value " + Quoted(found));
     return found;
   }
-  /// The same data; fields may stand in another order.
+  /// As Python's repr shows it, the first `most` characters of it.
+  std::string Repr(size_t most) const {
+    std::string text;
+    Show(&text, 4 * most);  // bytes
+    return Head(text, most);
+  }
+  /// The same data; fields may stand in another order, and be left out where they are as without.
   bool Same(const Json& other) const {
     if (value.index() != other.value.index()) return false;
     if (list()) {
@@ -84,12 +93,7 @@ class Json {
                         [](const Json& a, const Json& b) { return a.Same(b); });
     }
     if (!object()) return value == other.value;
-    const Object& mine = Fields();
-    return mine.size() == other.Fields().size() &&
-           std::all_of(mine.begin(), mine.end(), [&](const auto& field) {
-             const Json* match = other.Find(field.first);
-             return match && field.second.Same(*match);
-           });
+    return Holds(other) && other.Holds(*this);
   }
   /// Refuses fields that this reader does not know: they may hold assumptions.
   const Json& Only(std::initializer_list<const char*> known) const {
@@ -110,6 +114,50 @@ class Json {
   }
 
  private:
+  /// Appends the repr to text, until that has `enough` bytes.
+  void Show(std::string* into, size_t enough) const {
+    if (null()) *into += "None";
+    if (boolean()) *into += Bool() ? "True" : "False";
+    if (integer()) *into += std::to_string(Int());
+    if (real()) *into += FloatText(Real());
+    if (text()) *into += Quoted(String(), std::string::npos);
+    const char* between = "";
+    if (list()) {
+      *into += "[";
+      for (const Json& item : Items()) {
+        if (into->size() > enough) return;
+        *into += std::exchange(between, ", ");
+        item.Show(into, enough);
+      }
+      *into += "]";
+    }
+    if (object()) {
+      *into += "{";
+      for (const auto& [key, item] : Fields()) {
+        if (into->size() > enough) return;
+        *into += std::exchange(between, ", ") + Quoted(key, std::string::npos) + ": ";
+        item.Show(into, enough);
+      }
+      *into += "}";
+    }
+  }
+
+  /// Whether each field of another object is the same here.
+  bool Holds(const Json& other) const {
+    return std::all_of(other.Fields().begin(), other.Fields().end(), [&](const auto& field) {
+      const Json* match = Find(field.first);
+      return match ? match->Same(field.second) : IsDefault(field.first, field.second);
+    });
+  }
+
+  /// Whether a field of a contract or an entry says what is meant without it, too.
+  static bool IsDefault(const std::string& name, const Json& item) {
+    if (name == "layout") return item.text() && item.String() == "any";
+    if (name == "optional") return item.boolean() && !item.Bool();
+    if (name == "into") return item.text() && item.String().empty();
+    return name == "given" && item.list() && item.Items().empty();
+  }
+
   template <typename T>
   const T& Get(const char* what) const {
     if (!std::holds_alternative<T>(value)) throw Malformed(std::string("not ") + what);

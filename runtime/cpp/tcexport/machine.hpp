@@ -14,8 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "contract.hpp"
+#include "cuda.hpp"
 #include "error.hpp"
+#include "manifest.hpp"
 
 namespace tcexport {
 namespace detail {
@@ -38,7 +39,8 @@ inline const std::map<std::string, Level>& Levels() {
     return std::map<std::string, Level>{{"x86-64-v2", {2, "x86_64", v2}},
                                         {"x86-64-v3", {3, "x86_64", v3}},
                                         {"x86-64-v4", {4, "x86_64", v4}},
-                                        {"aarch64", {1, "aarch64", {"asimd", "fp"}}}};
+                                        {"aarch64", {1, "aarch64", {"asimd", "fp"}}},
+                                        {"arm64-macos", {1, "arm64", {}}}};
   }();
   return levels;
 }
@@ -93,14 +95,47 @@ struct Machine {
   }
 
  private:
-  static std::vector<int> Version(const std::string& text) {
-    std::vector<int> parts;
-    std::istringstream words(text);
-    std::string part;
-    while (std::getline(words, part, '.')) parts.push_back(std::atoi(part.c_str()));
+  /// The numbers in a text.
+  static std::vector<long long> Version(const std::string& text) {
+    constexpr const char* kDigits = "0123456789";
+    std::vector<long long> parts;
+    for (size_t at = 0; (at = text.find_first_of(kDigits, at)) != std::string::npos;) {
+      parts.push_back(std::strtoll(text.c_str() + at, nullptr, 10));
+      at = text.find_first_not_of(kDigits, at);
+    }
     return parts;
   }
 };
+
+/// Whether text is `cuda` or `cuda:N`.
+inline bool IsGpu(const std::string& device) {
+  return device == "cuda" || (device.rfind("cuda:", 0) == 0 && IsDigits(device.substr(5), 1, 4));
+}
+
+/// Throws BundleError: TC407, the bundle is not to run, or not made to run, on the CPU.
+inline void CheckDevice(const Manifest& manifest, const std::string& device,
+                        const std::string& path) {
+  auto has = [&](bool cuda) {
+    return std::any_of(manifest.targets.begin(), manifest.targets.end(),
+                       [&](const Target& target) { return target.cuda == cuda; });
+  };
+  const std::string asked = "device=" + Quoted(device, std::string::npos) + ": ";
+  const std::string in_python = "load it in Python, which runs code on GPUs";
+  const bool any = device == "auto";
+  if (device == "cpu" || (any && !has(true))) {
+    if (has(true) && !has(false))
+      throw BundleError("TC407", asked + path + " holds binaries for GPUs alone", {}, {in_python});
+    return;
+  }
+  if (!any && !IsGpu(device))
+    throw BundleError("TC407", asked + "there is no such device", {}, {"device='cpu'"});
+  if (!has(true))
+    throw BundleError("TC407", asked + path + " holds binaries for the CPU alone", {},
+                      {"device='cpu'"});
+  std::vector<std::string> tries = {in_python};
+  if (has(false)) tries.insert(tries.begin(), "device='cpu'");
+  throw BundleError("TC407", asked + "this host runs on the CPU alone", {}, tries);
+}
 
 inline const Target& Choose(const Manifest& manifest, const Machine& machine,
                             const std::string& path) {
@@ -110,6 +145,7 @@ inline const Target& Choose(const Manifest& manifest, const Machine& machine,
   std::vector<std::string> built, notes, tries;
   std::set<std::string> held;
   for (const Target& target : manifest.targets) {
+    if (target.cuda) continue;
     held.insert(target.level);
     if (!asked.empty() && target.level != asked) continue;
     built.push_back(target.name);

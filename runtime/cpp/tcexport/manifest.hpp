@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "contract.hpp"
+#include "cuda.hpp"
 #include "error.hpp"
 #include "json.hpp"
+#include "recipes.hpp"
 #include "structure.hpp"
 
 namespace tcexport {
@@ -32,7 +34,9 @@ struct StateTensor {
 
 struct Target {
   std::string name, system, machine, level, libc, library;
-  std::vector<Terms> own;  // one, where it is called in a way of its own
+  std::vector<Terms> own = {};  // how it is called, where that is not as the manifest says
+  bool cuda = false;            // it is for a GPU, and not run here
+  bool one = false;             // it holds one function, and none for the variants
 };
 
 struct Member {
@@ -48,7 +52,7 @@ struct Manifest {
   bool variants = false;
   std::vector<StateTensor> states;
   std::string generator;  // the state that random numbers are drawn from, "" where there are none
-  std::vector<Target> targets;  // those for the CPU
+  std::vector<Target> targets;
   std::vector<Runtime> runtimes;
   std::vector<Member> listed;             // the members of the file
   std::map<std::string, Member> members;  // these, and weights that are beside it
@@ -96,6 +100,7 @@ class ManifestReader {
     for (const Json& each : data["targets"].Items()) ReadTarget(each);
     ReadStates();
     CheckGenerator();
+    CheckParameters(data.Maybe("parameters"));
     CheckProvenance(data["provenance"]);
     ReadMembers();
     for (const Json& each : data["runtimes"].Items()) ReadRuntime(each);
@@ -144,28 +149,31 @@ class ManifestReader {
     each.Only({"name", "system", "machine", "level", "libc", "library", "cuda", "entry",
                "entries"});
     Target made{each["name"].String(),  each["system"].String(), each["machine"].String(),
-                each["level"].String(), each["libc"].String(),   each["library"].String(), {}};
+                each["level"].String(), each["libc"].String(),   each["library"].String()};
     Need(made.library);
     const Json& own = each.Maybe("entry");
     const List& entries = each.ListOf("entries");
     if (!entries.empty() && (!own.null() || entries.size() != contracts_.size()))
-      throw Malformed(made.name + " is not called in one way for each of the variants");
+      throw Malformed(Head(made.name, 80) + " is not called in one way for each of the variants");
     if (!own.null()) {
       if (made_.variants && !made_.routes.back().whole)
         throw Malformed("a target has one function, and none of the variants serves all");
+      made.one = true;
       made.own.push_back(whole_.With(own));
       whole_.CheckGiven(own);
     }
     for (const Json& entry : entries) made.own.push_back(Route(made.own.size(), entry));
     for (const Terms& route : made.own)
       if (!route.weights.empty()) Need(kWeights);
-    if (each.Maybe("cuda").null())  // this host runs on the CPU
-      made_.targets.push_back(std::move(made));
+    made.cuda = !each.Maybe("cuda").null();
+    if (made.cuda) CheckCuda(made.name, each["cuda"]);
+    made_.targets.push_back(std::move(made));
   }
 
   void ReadRuntime(const Json& each) {
     each.Only({"system", "machine", "version", "ffi", "library", "license", "cuda"});
-    for (const Json* member : {&each["library"], &each["license"], each.Find("cuda")})
+    Need(each["library"].String());
+    for (const Json* member : {&each["license"], each.Find("cuda")})
       if (member && !member->String().empty()) Need(member->String());
     made_.runtimes.push_back({each["system"].String(), each["machine"].String(),
                               each["version"].String(), each["ffi"].String(),

@@ -1,8 +1,12 @@
 // A limit of memory, which is held before calls run (runtime/memory.py).
 #pragma once
 
+#include <malloc.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,6 +56,26 @@ inline void LimitMemory(Manifest* manifest, const Target& target, int64_t limit,
     throw BundleError("TC406",
                       path + ": a call needs " + Bytes(*least) + " bytes at the least, " + asked, {},
                       {"memory_limit=" + Bytes(*least)});
+}
+
+/// Bytes of memory that the process has in use; none where the system does not tell.
+inline std::optional<int64_t> Resident() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, pages = 0;
+  if (!(file >> size >> pages)) return std::nullopt;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+/// Lets go of what `drop` drops, and of what the C library keeps of memory that was used. By how many
+/// bytes the process became smaller; none where the system does not tell.
+template <typename F>
+std::optional<int64_t> GiveBack(F drop) {
+  std::optional<int64_t> before = Resident();
+  drop();
+  malloc_trim(0);
+  std::optional<int64_t> after = Resident();
+  if (!before || !after) return std::nullopt;
+  return std::max<int64_t>(0, *before - *after);
 }
 
 }  // namespace detail

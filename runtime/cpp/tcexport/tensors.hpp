@@ -32,19 +32,36 @@ namespace ffi = tvm::ffi;
 constexpr size_t kAlignment = 64;
 
 inline std::string DtypeName(DLDataType type) {
-  switch (type.code) {
-    case kDLInt: return "int" + std::to_string(type.bits);
-    case kDLUInt: return "uint" + std::to_string(type.bits);
-    case kDLFloat: return "float" + std::to_string(type.bits);
-    case kDLBfloat: return "bfloat" + std::to_string(type.bits);
-    case kDLBool: return "bool";
-    case kDLComplex: return "complex" + std::to_string(type.bits);
-    case kDLFloat8_e4m3fn: return "float8_e4m3fn";
-    case kDLFloat8_e5m2: return "float8_e5m2";
-    case kDLFloat8_e4m3fnuz: return "float8_e4m3fnuz";
-    case kDLFloat8_e5m2fnuz: return "float8_e5m2fnuz";
-    default: return "dtype " + std::to_string(type.code);
-  }
+  static const std::map<int, std::string> of_bits = {
+      {kDLInt, "int"},       {kDLUInt, "uint"},       {kDLFloat, "float"},
+      {kDLBfloat, "bfloat"}, {kDLComplex, "complex"}};
+  static const std::map<int, std::string> of_one_byte = {
+      {kDLBool, "bool"},
+      {kDLFloat8_e4m3fn, "float8_e4m3fn"},
+      {kDLFloat8_e5m2, "float8_e5m2"},
+      {kDLFloat8_e4m3fnuz, "float8_e4m3fnuz"},
+      {kDLFloat8_e5m2fnuz, "float8_e5m2fnuz"}};
+  const std::string lanes = type.lanes == 1 ? "" : "x" + std::to_string(type.lanes);
+  if (auto found = of_bits.find(type.code); found != of_bits.end())
+    return found->second + std::to_string(type.bits) + lanes;
+  if (auto found = of_one_byte.find(type.code); found != of_one_byte.end() && type.bits == 8)
+    return found->second + lanes;
+  return "dtype " + std::to_string(type.code) + " of " + std::to_string(type.bits) + " bits" + lanes;
+}
+
+/// As `tensors.device_name` of Python: "cpu", "cuda:0".
+inline std::string DeviceName(DLDevice device) {
+  static const std::map<int, std::string> names = {
+      {kDLCPU, "cpu"},     {kDLCUDA, "cuda"}, {kDLCUDAHost, "cuda_host"},
+      {kDLMetal, "metal"}, {kDLROCM, "rocm"}, {kDLCUDAManaged, "cuda_managed"}};
+  if (device.device_type == kDLCPU && !device.device_id) return "cpu";
+  auto found = names.find(device.device_type);
+  return (found == names.end() ? "device " + std::to_string(device.device_type) : found->second) +
+         ":" + std::to_string(device.device_id);
+}
+
+inline bool OnCpu(const ffi::Tensor& tensor) {
+  return tensor.device().device_type == kDLCPU && tensor.device().device_id == 0;
 }
 
 /// The dtype of that name. Throws Malformed: there is none.
@@ -54,6 +71,11 @@ inline DLDataType TypeOf(const std::string& name) {
     for (uint8_t bits : {8, 16, 32, 64, 128})
       if (DLDataType type{code, bits, 1}; DtypeName(type) == name) return type;
   throw Malformed("unknown dtype '" + name + "'");
+}
+
+/// A product as a stride: of a tensor without elements it may be beyond 64 bits, and means nothing.
+inline int64_t Times(int64_t one, int64_t other) {
+  return static_cast<int64_t>(static_cast<uint64_t>(one) * static_cast<uint64_t>(other));
 }
 
 struct HostMemory {
@@ -80,7 +102,7 @@ void ForEach(const ffi::Tensor& tensor, const std::vector<int64_t>& from,
     if (from[axis] >= to[axis]) return;
   std::vector<int64_t> strides(rank, 1), at = from;
   for (int axis = rank - 2; axis >= 0; --axis)
-    strides[axis] = strides[axis + 1] * tensor.size(axis + 1);
+    strides[axis] = Times(strides[axis + 1], tensor.size(axis + 1));
   if (tensor.strides().data()) std::copy_n(tensor.strides().begin(), rank, strides.begin());
   while (true) {
     int64_t offset = 0;
@@ -118,6 +140,54 @@ inline ffi::Tensor Copy(const ffi::Tensor& tensor) {
             return true;
           });
   return made;
+}
+
+/// A contiguous tensor on memory that `owner` keeps.
+template <typename Owner>
+ffi::Tensor TensorOn(const void* place, DLDataType dtype, std::vector<int64_t> shape, Owner owner) {
+  struct Holder {
+    DLManagedTensor managed{};
+    std::vector<int64_t> shape, strides;
+    Owner owner;
+  };
+  auto holder = std::make_unique<Holder>(Holder{{}, std::move(shape), {}, std::move(owner)});
+  holder->strides.assign(holder->shape.size(), 1);
+  for (size_t axis = holder->shape.size(); axis-- > 1;)
+    holder->strides[axis - 1] = Times(holder->strides[axis], holder->shape[axis]);
+  DLTensor& tensor = holder->managed.dl_tensor;
+  tensor.data = const_cast<void*>(place);
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = static_cast<int>(holder->shape.size());
+  tensor.dtype = dtype;
+  tensor.shape = holder->shape.data();
+  tensor.strides = holder->strides.data();
+  holder->managed.manager_ctx = holder.get();
+  holder->managed.deleter = [](DLManagedTensor* self) {
+    delete static_cast<Holder*>(self->manager_ctx);
+  };
+  return ffi::Tensor::FromDLPack(&holder.release()->managed);
+}
+
+inline bool IsComplex(const std::string& dtype) { return dtype.rfind("complex", 0) == 0; }
+
+/// What compiled code takes for a contiguous complex tensor: real numbers, with a last axis of two.
+inline ffi::Tensor InParts(const ffi::Tensor& tensor) {
+  std::vector<int64_t> shape = ShapeOf(tensor);
+  shape.push_back(2);
+  DLDataType part{kDLFloat, static_cast<uint8_t>(tensor.dtype().bits / 2), 1};
+  return TensorOn(DataOf(tensor), part, std::move(shape), tensor);
+}
+
+/// The complex tensor of `dtype` that compiled code gave in parts.
+inline ffi::Tensor Together(const ffi::Tensor& parts, const std::string& dtype) {
+  std::vector<int64_t> shape = ShapeOf(parts);
+  DLDataType type = TypeOf(dtype);
+  if (shape.empty() || shape.back() != 2 || parts.dtype().code != kDLFloat ||
+      2 * parts.dtype().bits != type.bits)
+    throw std::runtime_error("the code gives no parts of " + dtype);
+  shape.pop_back();
+  ffi::Tensor whole = parts.IsContiguous() ? parts : Copy(parts);
+  return TensorOn(DataOf(whole), type, std::move(shape), whole);
 }
 
 inline Wide Integer(const ffi::Tensor& tensor, int64_t offset) {
@@ -192,34 +262,6 @@ inline Object ReadHeader(std::string_view text) {
   return tensors;
 }
 
-/// A tensor on memory that `owner` keeps.
-inline ffi::Tensor TensorOn(const uint8_t* place, const Stored& stored,
-                            std::shared_ptr<Mapped> owner) {
-  struct Holder {
-    DLManagedTensor managed{};
-    std::vector<int64_t> shape, strides;
-    std::shared_ptr<Mapped> owner;
-  };
-  auto holder = std::make_unique<Holder>();
-  holder->shape = stored.shape;
-  holder->strides.assign(stored.shape.size(), 1);
-  for (size_t axis = stored.shape.size(); axis-- > 1;)
-    holder->strides[axis - 1] = holder->strides[axis] * holder->shape[axis];
-  holder->owner = std::move(owner);
-  DLTensor& tensor = holder->managed.dl_tensor;
-  tensor.data = const_cast<uint8_t*>(place);
-  tensor.device = {kDLCPU, 0};
-  tensor.ndim = static_cast<int>(holder->shape.size());
-  tensor.dtype = stored.dtype;
-  tensor.shape = holder->shape.data();
-  tensor.strides = holder->strides.data();
-  holder->managed.manager_ctx = holder.get();
-  holder->managed.deleter = [](DLManagedTensor* self) {
-    delete static_cast<Holder*>(self->manager_ctx);
-  };
-  return ffi::Tensor::FromDLPack(&holder.release()->managed);
-}
-
 /// The tensors of a safetensors file, where they lie (artifacts/weights.py).
 inline std::map<std::string, ffi::Tensor> ReadWeights(const Span& file,
                                                       std::shared_ptr<Mapped> owner) {
@@ -242,7 +284,7 @@ inline std::map<std::string, ffi::Tensor> ReadWeights(const Span& file,
     if (name.rfind(".padding.", 0) == 0) continue;
     if (stored.stop > stored.start && stored.start % kAlignment)
       throw bad(" is not " + std::to_string(kAlignment) + "-byte aligned");
-    found.emplace(name, TensorOn(file.data + base + stored.start, stored, owner));
+    found.emplace(name, TensorOn(file.data + base + stored.start, stored.dtype, stored.shape, owner));
   }
   if (base + position != file.size) throw Malformed("bytes that belong to no tensor");
   return found;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <iterator>
 #include <optional>
@@ -86,6 +88,14 @@ inline std::string Printable(const std::string& text) {
   });
 }
 
+/// The first `most` characters of text.
+inline std::string Head(const std::string& text, size_t most) {
+  size_t at = 0;
+  for (size_t count = 0; count < most && at < text.size(); ++count)
+    if (!NextCode(text, &at)) ++at;
+  return text.substr(0, at);
+}
+
 /// As Python's repr shows text, the first `most` characters of it.
 inline std::string Quoted(const std::string& text, size_t most = 80) {
   bool plain = text.find('\'') == std::string::npos || text.find('"') != std::string::npos;
@@ -94,10 +104,22 @@ inline std::string Quoted(const std::string& text, size_t most = 80) {
     if (code == quote || code == '\\') return "\\" + as_is;
     return IsPrintable(code) ? as_is : Spelled(code);
   });
-  shown = static_cast<char>(quote) + shown + static_cast<char>(quote);
-  size_t at = 0;
-  for (size_t count = 0; count < most && at < shown.size(); ++count) NextCode(shown, &at);
-  return shown.substr(0, at);
+  return Head(static_cast<char>(quote) + shown + static_cast<char>(quote), most);
+}
+
+/// Python's repr of a float, which a contract holds: the fewest digits that read back as the number, with
+/// an exponent below 1e-4 and from 1e16 on (PyOS_double_to_string, format 'r').
+inline std::string FloatText(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  char digits[64];
+  auto end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::scientific);
+  std::string text(digits, end.ptr);
+  int exponent = std::stoi(text.substr(text.find('e') + 1));
+  if (exponent < -4 || exponent >= 16) return text;
+  end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed);
+  text.assign(digits, end.ptr);
+  return text.find('.') == std::string::npos ? text + ".0" : text;
 }
 
 /// Whether text can be the name of something: neither empty nor endless, and printable.
