@@ -70,7 +70,8 @@ def conv2d(conv: Convolution, target: CpuTarget) -> tirx.PrimFunc:
                     value = rounded(value, conv.dtype, lanes)
                     value = value + load_wide(results[1], at, lanes=lanes)
                 if conv.activation is not None:
-                    value = rounded(value, conv.dtype, lanes)
+                    if conv.activation != "relu":  # for which rounding may come after as well
+                        value = rounded(value, conv.dtype, lanes)
                     value = activate(conv.activation, value, lanes)
                 store(results[0], narrow(value, conv.dtype, lanes), at, lanes=lanes)
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tvm import DataType, tirx
+from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
-from . import gemm
 from .conv_weights import Convolution, Write, packed_shape
-from .half import load_wide
+from .panels import ask_ahead, is_narrow, widened
 from .prim_func import (
     Expr,
     ceil_div,
     div,
     index,
     let,
+    load,
     local,
     mod,
     parallel,
-    prefetch,
     serial,
     store,
 )
 from .tile import PANEL, accumulate, finish_tile, row_blocks
 
 _ENOUGH_TASKS = 32  # there are so many, for the cores to share, if the lines allow
+_ENOUGH_WIDENING = 16  # fewer, where each of them makes a panel of float32 first
 
 
 def emit_dense(
@@ -48,7 +48,8 @@ def emit_dense(
     """
     panels = packed_shape(conv)[0]
     of_group = panels // conv.groups
-    chunks = T.min(ho, div(index(-(-_ENOUGH_TASKS // panels)) + n - index(1), n))
+    enough = _ENOUGH_WIDENING if is_narrow(weight) else _ENOUGH_TASKS
+    chunks = T.min(ho, div(index(-(-enough // panels)) + n - index(1), n))
     chunks = let(T.max(chunks, index(1)), "chunks")
     width = 2 * target.lanes
     short = target.tile_rows // 2
@@ -63,6 +64,10 @@ def emit_dense(
         left = let(index(conv.group_filters) - in_group * index(PANEL), "left")
         strips = T.min(index(PANEL // width), ceil_div(left, width))
         before = let(group * index(conv.group_filters) + in_group * index(PANEL), "before")
+        wide = None
+        if is_narrow(weight):
+            depth = packed_shape(conv)[1]
+            wide = widened(weight, panel, depth, index(0), PANEL, target.lanes)
 
         def tile(line: Expr, pixel: Expr, strip: Expr, count: tuple[int, int]) -> None:
             first = let(strip * index(width), "first")
@@ -78,7 +83,8 @@ def emit_dense(
                 _hidden(((item * ho + line + index(i)) * wo + pixel) * index(conv.filters))
                 for i in range(count[0])
             ]
-            place = _Place(sources, results, row, pixel, panel, first, let(before + first), columns)
+            channel = let(before + first)
+            place = _Place(sources, results, row, pixel, panel, wide, first, channel, columns)
             rest = conv.group_filters % width
             if not 0 < rest <= target.lanes:
                 _tile(conv, x, weight, place, (*count, 2), target, write)
@@ -109,14 +115,15 @@ def emit_dense(
 @dataclass(frozen=True)
 class _Place:
     """Where a tile lies: where its lines begin in the input and in the result, the length of an input
-    line, the first pixel; the panel, the column in it, the output channel, and how many columns of the
-    group there are from there on."""
+    line, the first pixel; the panel, as it is stored and maybe ``widened``, the column in it, the
+    output channel, and how many columns of the group there are from there on."""
 
     sources: list[Expr]
     results: list[Expr]
     row: Expr
     pixel: Expr
     panel: Expr
+    wide: tirx.Buffer | None
     first: Expr
     channel: Expr
     columns: Expr
@@ -136,7 +143,6 @@ def _tile(
     lanes = target.lanes
     runs, length = conv.runs
     lines, pixels, vectors = count
-    per_line = gemm.LINE_BYTES // DataType(weight.dtype).itemsize
 
     def along(step: Callable[..., None]) -> None:
         with serial(conv.kernel[0]) as ky, serial(runs) as run:
@@ -146,10 +152,8 @@ def _tile(
             k0 = let((ky * index(runs) + run) * index(length), "k0")
             with serial(length) as j:
                 k = k0 + j
-                for column in range(0, vectors * lanes, per_line):
-                    prefetch(
-                        weight, place.panel, k + index(gemm.AHEAD), place.first + index(column)
-                    )
+                if place.wide is None:
+                    ask_ahead(weight, place.panel, k, place.first, vectors * lanes)
                 step(sources, j, k)
 
     def pixel_at(i: int, sources: list[Expr], at: Expr, k: Expr) -> Expr:
@@ -157,7 +161,10 @@ def _tile(
         return x[sources[down] + index(right * sx * c) + at]
 
     def panel_at(j: int, sources: list[Expr], at: Expr, k: Expr) -> Expr:
-        return load_wide(weight, place.panel, k, place.first + index(j * lanes), lanes=lanes)
+        column = place.first + index(j * lanes)
+        if place.wide is not None:
+            return load(place.wide, k, column, lanes=lanes)
+        return load(weight, place.panel, k, column, lanes=lanes)
 
     sums = accumulate(lines * pixels, vectors, lanes, along, pixel_at, panel_at)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tvm import DataType, tirx
+from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
 from .half import load_wide, narrow, rounded
+from .panels import ask_ahead, is_narrow
 from .prim_func import (
     FLOAT,
     Expr,
@@ -28,17 +29,15 @@ from .prim_func import (
     mod,
     parallel,
     param,
-    prefetch,
     prim_func,
     serial,
     store,
+    workspace,
 )
 from .tile import PANEL, accumulate, fewest_rows, finish_tile, row_blocks, tile_vectors
 from .vector_math import activate
 
 _CHUNK_BYTES = 1536 * 1024  # rows of A that pass over one panel before the next is taken
-AHEAD = 256  # steps of k that a weight is asked for before it is used: it comes from far away
-LINE_BYTES = 64
 _ENOUGH_TASKS = 64  # chunks are made smaller until there are so many, for the cores to share
 
 
@@ -73,7 +72,9 @@ class _Gemm:
         if self.bias is not None:
             value = value + load_wide(self.bias, column, lanes=lanes)
         if self.activation is not None:
-            value = activate(self.activation, rounded(value, self.dtype, lanes), lanes)
+            if self.activation != "relu":  # for which rounding may come after as well
+                value = rounded(value, self.dtype, lanes)
+            value = activate(self.activation, value, lanes)
         if self.residual is not None:
             value = rounded(value, self.dtype, lanes)
             value = value + load_wide(self.residual, row, column, lanes=lanes)
@@ -167,34 +168,66 @@ def _many_rows(gemm: _Gemm, m: Expr, few: int, tile_rows: int) -> None:
         strips = T.min(index(PANEL // width), ceil_div(index(gemm.n) - panel * index(PANEL), width))
         with serial(strips) as strip:
             column = let(panel * index(PANEL) + strip * index(width), "column")
-            row_blocks(
-                first_row,
-                rows,
-                fewest_rows(few, tile_rows),
-                tile_rows,
-                lambda row, count: _tile(gemm, count, 2, row, column),
-            )
+            fewest = fewest_rows(few, tile_rows)
+
+            def blocks(first: Expr, rows: Expr, wide: tirx.Buffer | None) -> None:
+                row_blocks(
+                    first,
+                    rows,
+                    fewest,
+                    tile_rows,
+                    lambda row, count: _tile(gemm, count, 2, row, column, wide),
+                )
+
+            if not is_narrow(gemm.b):
+                blocks(first_row, rows, None)
+                return
+            # The first tile widens the columns for itself, and leaves them to the others.
+            wide = workspace((max(gemm.k, 1), width))
+            in_first = let(div(rows, ceil_div(rows, tile_rows)), "in_first")
+            for count in range(fewest, tile_rows + 1):
+                with T.If(in_first == index(count)), T.Then():
+                    _tile(gemm, count, 2, first_row, column, wide, widens=True)
+            blocks(let(first_row + in_first), let(rows - in_first), wide)
 
 
-def _tile(gemm: _Gemm, rows: int, vectors: int, row: Expr, column: Expr) -> None:
-    """Rows by vectors of C, from ``row`` and ``column`` on, over the whole of k."""
+def _tile(
+    gemm: _Gemm,
+    rows: int,
+    vectors: int,
+    row: Expr,
+    column: Expr,
+    wide: tirx.Buffer | None = None,
+    *,
+    widens: bool = False,
+) -> None:
+    """Rows by vectors of C, from ``row`` and ``column`` on, over the whole of k. ``wide`` is where the
+    tile finds these columns of the weight in float32 ``[k, width]``, or where it ``widens`` them to."""
     lanes = gemm.lanes
+    stored = wide is None or widens
 
     def weight(j: int, k: Expr) -> Expr:
+        if wide is not None and not widens:
+            return load(wide, k, j * lanes, lanes=lanes)
         # Which panel, and where in it: a tile is a part of a panel, or some whole panels.
         at = column + index(j * lanes)
-        return load_wide(gemm.b, div(at, PANEL), k, mod(at, PANEL), lanes=lanes)
+        value = load_wide(gemm.b, div(at, PANEL), k, mod(at, PANEL), lanes=lanes)
+        if wide is not None:
+            value = let(value)
+            store(wide, value, k, j * lanes, lanes=lanes)
+        return value
 
     def write(value: Expr, i: Expr, j: Expr, lanes: int) -> None:
         value = gemm.finish(value, row + i, column + j, lanes)
         store(gemm.c, value, row + i, column + j, lanes=lanes)
 
     def steps(step: Callable[[Expr], None]) -> None:
-        per_line = LINE_BYTES // DataType(gemm.b.dtype).itemsize
         with serial(gemm.k) as k:
-            for first in range(0, vectors * lanes, per_line):
-                at = column + index(first)
-                prefetch(gemm.b, div(at, PANEL), k + index(AHEAD), mod(at, PANEL))
+            if stored:
+                for first in range(0, vectors * lanes, PANEL):
+                    at = column + index(first)
+                    width = min(vectors * lanes, PANEL)
+                    ask_ahead(gemm.b, div(at, PANEL), k, mod(at, PANEL), width)
             step(k)
 
     sums = accumulate(rows, vectors, lanes, steps, lambda i, k: gemm.a[row + index(i), k], weight)
