@@ -135,4 +135,4 @@ def test_a_call_outside_of_the_contract_is_refused_on_aarch64(
     np.save(tmp_path / "x.npy", np.ones((9, 4), np.float32))
     done = emulated.started(bundle, f"x={tmp_path / 'x.npy'}")
     assert done.returncode == 4
-    assert "GuardError[TC301] x axis 0 (n): got 9, needs n <= 8" in done.stderr
+    assert "[TC301] x axis 0 (n): got 9, needs n <= 8" in done.stderr
