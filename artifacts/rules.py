@@ -145,7 +145,7 @@ _rule(
     "A refusal stands for a wrong answer, or for no answer at all; a warning is all that says that "
     "the bundle may answer otherwise than the model would. Neither goes away by not being told.",
     "Mend the line that the code is about. `--allow` takes the notes on what is guarded, or makes no "
-    "difference to the numbers: TC110, TC115, TC116, TC121, TC210.",
+    "difference to the numbers; the page of each code says whether it can be silenced.",
 )
 _rule(
     "TC014",

@@ -24,8 +24,9 @@ _PAUSE = 0.2  # seconds between two looks; a look takes a millisecond for each G
 
 @dataclass
 class Cost:
-    """``stages``: the seconds and the most memory (bytes) of each, in order; ``before``: of what comes
-    before the first; ``most``: the memory of each process when their sum was largest, by what it is."""
+    """``seconds``: from start to end; ``stages``: the seconds and the most memory (bytes) of each, in
+    order; ``most``: the memory of each process when their sum was largest, by what it is; ``weights``:
+    the bytes of them in the bundle, 0 where the export did not say; ``status``: the exit status."""
 
     seconds: float = 0.0
     stages: dict[str, tuple[float, int]] = field(default_factory=dict)
