@@ -4,7 +4,8 @@ A quantizer takes a float that lies in the middle of two of its steps, but for t
 one or to the other, as the order of the terms in the sum before decides: eager's own order changes with
 the number of threads and the CPU. What comes of it is then a step apart, which is a thousand times what
 else is taken for equal. So where such an answer differs from eager's, eager runs again, with all that
-it rounds moved by a few of its last digits, and shows how far apart its own answers are.
+it rounds moved by a few of its last digits, and shows how far apart its own answers are. So it does
+where halves are widened: a model that computes in float16 and gives float32 has their digits alone.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ class _Moving(TorchDispatchMode):
         if _rounds(func) and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
             self.rounded = True
             args = (self._moved(args[0], in_place=func is _ROUND[1]), *args[1:])
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and _widened(args[0], result):
+            self.rounded = True
+            noise = torch.randn(result.shape, generator=self._generator).to(result.dtype)
+            result = result * (1 + noise * torch.finfo(args[0].dtype).eps)
+        return result
 
     def _moved(self, x: torch.Tensor, *, in_place: bool) -> torch.Tensor:
         if x.numel() == 0:
@@ -52,6 +58,14 @@ class _Moving(TorchDispatchMode):
         # What lies in the very middle has no lost digits: which way that goes is for `round` to say.
         noise = torch.where((2 * x).remainder(2) == 1, 0.0, noise)
         return x.add_(noise.to(x.dtype)) if in_place else x + noise.to(x.dtype)
+
+
+def _widened(source: torch.Tensor, result: torch.Tensor) -> bool:
+    """Whether a half was widened that the model computed: a parameter has no other digits."""
+    if isinstance(source, torch.nn.Parameter):
+        return False
+    floats = source.is_floating_point() and result.is_floating_point()
+    return floats and source.dtype.itemsize < min(4, result.dtype.itemsize)
 
 
 def _rounds(func: Any) -> bool:

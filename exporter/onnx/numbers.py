@@ -103,9 +103,8 @@ def _cast_one(value: Any, dtype: torch.dtype) -> Any:
     if dtype == torch.bool:
         return value if isinstance(value, (bool, torch.SymBool)) else value != 0
     if dtype.is_floating_point:
-        if isinstance(value, torch.SymInt):
-            return torch.sym_float(value)
-        return value if isinstance(value, torch.SymFloat) else float(value)
+        # A size stays one: what is computed of it and other whole numbers is one, too.
+        return value if isinstance(value, (torch.SymInt, torch.SymFloat)) else float(value)
     if isinstance(value, torch.SymFloat):
         return torch.sym_int(value)
     return value if isinstance(value, torch.SymInt) else int(value)

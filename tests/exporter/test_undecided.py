@@ -82,3 +82,19 @@ def test_a_model_that_rounds_nothing_has_one_answer() -> None:
     answers = other_answers(Layers(lambda x: x))
     assert answers == []
     assert not undecided(torch.ones(3) + 1e-3, torch.ones(3), [])
+
+
+def test_what_is_computed_in_halves_has_their_digits_alone() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(16, 64).half(), torch.randn(64, 8).half()
+
+    def call() -> list[torch.Tensor]:
+        return [torch.relu(a @ b).float()]
+
+    (want,) = call()
+    others = [each[0] for each in other_answers(call)]
+    near = (want.half() * (1 + 2**-10)).float()  # the next half
+    assert not same_numbers(near, want)[0] and undecided(near, want, others)
+    assert not undecided(want * 1.02, want, others)
+    weight, x = torch.nn.Parameter(b), a.float()
+    assert not other_answers(lambda: [torch.relu(x @ weight.float())])

@@ -187,6 +187,39 @@ def test_positions_of_several_axes_have_ranges_of_their_own(tmp_path: Path) -> N
     assert not report.contract.guards
 
 
+def test_a_range_of_floats_up_to_a_size_needs_no_guard(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Squeeze", ["s"], ["n"]),
+        helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Range", ["zero", "f", "two"], ["steps"]),
+        helper.make_node("ReduceSum", ["x"], ["sum"]),
+        helper.make_node("Add", ["steps", "sum"], ["y"]),
+    ]
+    constants = {"zero": np.float32(0), "two": np.float32(2)}
+    path = saved(tmp_path, made(nodes, {"x": ("float", ["n"])}, ["y"], constants))
+    as_onnxruntime(path, {"n": 5}, {"n": 4}, {"n": 1})
+    report = check(load_source(str(path)), dynamic={})
+    assert [dim.span() for dim in report.dims] == ["1.."] and not report.contract.guards
+
+
+def test_parts_of_a_split_are_reshaped_at_one_step_too(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Split", ["x"], ["q", "k"], axis=2, num_outputs=2),
+        helper.make_node("Reshape", ["q", "heads"], ["a"]),
+        helper.make_node("Reshape", ["k", "heads"], ["b"]),
+        helper.make_node("Transpose", ["a"], ["at"], perm=[0, 2, 1, 3]),
+        helper.make_node("Transpose", ["b"], ["bt"], perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["at", "bt"], ["y"]),
+    ]
+    inputs = {"x": ("float", ["n", "m", 16])}
+    path = saved(tmp_path, made(nodes, inputs, ["y"], {"heads": np.array([0, 0, 2, 4])}))
+    as_onnxruntime(path, {"n": 2, "m": 3}, {"n": 1, "m": 1})
+    report = check(load_source(str(path)), dynamic={})
+    assert {dim.name: dim.span() for dim in report.dims} == {"n": "1..", "m": "1.."}
+    assert not report.contract.guards
+
+
 def test_the_example_is_drawn_within_the_ranges_that_are_asked_for(tmp_path: Path) -> None:
     path = saved(tmp_path, add_one(["n", "m"]))
     for asked, sizes in (

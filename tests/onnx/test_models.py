@@ -185,6 +185,39 @@ def test_a_filled_tensor_in_a_bundle(tmp_path: Path) -> None:
     require_same(path, [(values("float", size, 0),) for size in ((1, 1), (3, 7))])
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_step_of_a_quantizer_is_no_other_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """The order of the sums before it decides between two of them, and not between four."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["sums"]),
+        helper.make_node("QuantizeLinear", ["sums", "scale", "zero"], ["codes"]),
+        helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["y"]),
+    ]
+    constants = {
+        "w": rng.normal(size=(1024, 256)).astype(np.float32),
+        "scale": np.float32(1),
+        "zero": np.int8(0),
+    }
+    path = saved(tmp_path, made(nodes, {"x": ("float", ["n", 1024])}, ["y"], constants))
+    original = OnnxRuntime.__call__
+
+    def other(self: OnnxRuntime, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        (found,) = original(self, leaves)
+        found[0, 0] += steps
+        return [found]
+
+    monkeypatch.setattr(OnnxRuntime, "__call__", other)
+    if steps == 1:
+        report = bundled(path, {"n": (1, 64)})
+        assert [each.undecided for each in report.verified if each.against == "ONNX Runtime"]
+        return
+    with pytest.raises(ExportError, match="TC133"):
+        bundled(path, {"n": (1, 64)})
+
+
 def test_another_answer_than_onnx_runtimes_refuses_the_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

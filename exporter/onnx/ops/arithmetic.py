@@ -143,6 +143,18 @@ def range_of(start: Any, limit: Any, delta: Any) -> Any:
             return Numbers(values, (len(values),), start.dtype)
     if start.dtype.is_floating_point:
         # Computed as the specification says, not by torch's way of counting floats.
-        count = max(math.ceil((last - first) / step), 0)
+        count = _count(first, last, step)
         return torch.arange(count, dtype=start.dtype) * step + first
     return torch.arange(first, last, step, dtype=start.dtype)
+
+
+def _count(first: Any, last: Any, step: Any) -> Any:
+    """How many elements a range of floats has; of whole numbers it is computed as of integers."""
+    bounds = (first, last, step)
+    if not all(
+        isinstance(each, torch.SymInt) or (isinstance(each, float) and each.is_integer())
+        for each in bounds
+    ):
+        return max(math.ceil((last - first) / step), 0)
+    first, last, step = (int(each) if isinstance(each, float) else each for each in bounds)
+    return torch.sym_max(-((first - last) // step), 0)
