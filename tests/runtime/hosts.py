@@ -33,6 +33,36 @@ CPP = Path(tcexport.runtime.__file__).parent / "cpp"
 Inputs = dict[str, Any]
 
 
+def _ffi(option: str) -> str:
+    asked = [sys.executable, "-m", "tvm_ffi.config", option]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _commands() -> tuple[list[Any], list[Any]]:
+    """The C++ compiler with what the headers need, and what it links."""
+    version = importlib.metadata.version("apache-tvm-ffi")
+    compiler = [
+        *("c++", "-std=c++17", "-O1", f"-I{CPP}", f'-DTCEXPORT_FFI_VERSION="{version}"'),
+        *("-isystem", _ffi("--includedir"), "-isystem", _ffi("--dlpack-includedir")),
+    ]
+    library = _ffi("--libfiles")
+    return compiler, [library, "-ldl", f"-Wl,-rpath,{Path(library).parent}"]
+
+
+def _run(command: list[Any]) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def printed(source: str, folder: Path) -> str:
+    """What a C++ program prints that includes the headers of the host."""
+    compiler, link = _commands()
+    (folder / "main.cc").write_text(source)
+    _run([*compiler, "-O0", folder / "main.cc", "-o", folder / "main", *link])
+    return _run([folder / "main"])
+
+
 def build_hosts(folder: Path) -> None:
     """tcexport_run, libtcexport.so and tcexport_c in ``folder``: with cmake where it is there."""
     if shutil.which("cmake"):
@@ -40,18 +70,8 @@ def build_hosts(folder: Path) -> None:
         configure.append("-DCMAKE_BUILD_TYPE=None")  # an optimised build takes twice as long
         commands: list[list[Any]] = [configure, ["cmake", "--build", folder]]
     else:
-
-        def ask(option: str) -> str:
-            asked = [sys.executable, "-m", "tvm_ffi.config", option]
-            return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-
-        ffi, dlpack = ask("--libfiles"), ask("--dlpack-includedir")
-        version = importlib.metadata.version("apache-tvm-ffi")
-        plus = [
-            *("c++", "-std=c++17", "-O1", f"-I{CPP}", f'-DTCEXPORT_FFI_VERSION="{version}"'),
-            *("-isystem", ask("--includedir"), "-isystem", dlpack),
-        ]
-        link = [ffi, "-ldl", f"-Wl,-rpath,{Path(ffi).parent}"]
+        plus, link = _commands()
+        dlpack = _ffi("--dlpack-includedir")
         shared, here = folder / "libtcexport.so", f"-Wl,-rpath,{folder}"
         commands = [
             [*plus, CPP / "run.cc", "-o", folder / "tcexport_run", *link],
@@ -61,8 +81,7 @@ def build_hosts(folder: Path) -> None:
              folder / "tcexport_c", shared, here],
         ]  # fmt: skip
     for command in commands:
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        _run(command)
 
 
 def guarded_bundle(path: Path, code: bytes, weight: np.ndarray) -> Path:

@@ -26,12 +26,13 @@ from tcexport.artifacts.contract import TensorInput, TensorOutput, ValueSource
 from tcexport.artifacts.errors import GuardError, Location, TcexportError
 from tcexport.artifacts.external import move_outside
 from tcexport.artifacts.manifest import Entry, Target, Variant
+from tcexport.artifacts.platforms import CPU_LEVELS
 from tcexport.runtime import load
 from tcexport.tools.fuzz_reader import Seed, described, sealed
 
 from .bundles import compiled, contract_of, dim, multiply_and_sizes, pack, runtime_library
 from .conftest import TABLE, WEIGHT
-from .hosts import CPP, VIOLATIONS, Inputs, call, put
+from .hosts import CPP, VIOLATIONS, Inputs, call, printed, put
 from .test_signature import Key, signed_by
 
 KEPT = Path(__file__).parents[1] / "compatibility" / "2026-11-30"
@@ -132,6 +133,28 @@ def test_the_host_knows_every_field_of_the_format(kind: Any) -> None:
 
 
 # --- the same numbers -----------------------------------------------------------------------------
+
+
+def test_the_host_knows_every_cpu_level_as_python_does(tmp_path: Path) -> None:
+    shown = printed(
+        """
+        #include <iostream>
+        #include "tcexport/machine.hpp"
+        int main() {
+          for (const auto& [name, level] : tcexport::detail::Levels()) {
+            std::cout << name << " " << level.rank << " " << level.machine;
+            for (const auto& flag : level.flags) std::cout << " " << flag;
+            std::cout << "\\n";
+          }
+        }
+        """,
+        tmp_path,
+    )
+    wanted = {
+        " ".join([level.name, str(level.rank), level.platform.machine, *level.flags])
+        for level in CPU_LEVELS.values()
+    }
+    assert set(shown.splitlines()) == wanted
 
 
 def test_no_python_is_in_the_process(host: Path) -> None:
