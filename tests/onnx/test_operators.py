@@ -398,6 +398,14 @@ def test_reductions_of_integers_keep_their_dtype(tmp_path: Path, operator: str) 
         one(tmp_path, operator, {"x": (kind, ["n", "m"])}, constants={"axes": np.array([1])})
 
 
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"])
+def test_reductions_of_integers_that_give_no_integers_are_refused(
+    tmp_path: Path, operator: str
+) -> None:
+    with pytest.raises(Unreadable, match="of integers is not read"):
+        one(tmp_path, operator, {"x": ("int32", [2, 3])}, sizes=({},))
+
+
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
 def test_positions_among_equals(tmp_path: Path, operator: str) -> None:
     x = {"x": ("int32", ["n", "m"])}
@@ -465,6 +473,7 @@ def test_parts_and_wholes(tmp_path: Path) -> None:
         ([-1], [-(2**62)], [1], [-1]),
         ([4], [0], [1], [-2]),
         ([-2], [-100], [1], [-3]),
+        ([-100], [-100], [1], [-1]),
         ([-1], [-(2**62)], [0], [-1]),
         ([3], [1], [1], [1]),
     ):
@@ -578,6 +587,7 @@ RESIZES = [
     ("nearest", "asymmetric", "floor", [1, 1, 1.5, 0.6]),
     ("nearest", "half_pixel", "round_prefer_floor", [1, 1, 2, 3]),
     ("nearest", "half_pixel", "round_prefer_ceil", [1, 1, 0.5, 2]),
+    ("nearest", "pytorch_half_pixel", "round_prefer_ceil", [1, 1, 2, 3]),
     ("linear", "half_pixel", "", [1, 1, 2, 1.5]),
     ("linear", "pytorch_half_pixel", "", [1, 1, 0.5, 2]),
     ("linear", "align_corners", "", [1, 1, 2, 3]),
@@ -592,6 +602,7 @@ RESIZES = [
     ("linear", "asymmetric", "", [1, 1, 2, 1.5]),
     ("linear", "half_pixel_symmetric", "", [1, 1, 0.6, 2]),
     ("cubic", "asymmetric", "", [1, 1, 2, 1.5]),
+    ("nearest", "pytorch_half_pixel", "round_prefer_ceil", [1, 1, 0.5, 0.7]),
 ]
 
 
@@ -625,6 +636,16 @@ def test_resizing_by_other_kernels_and_of_integers(tmp_path: Path) -> None:
         one(tmp_path, "Resize", x, mode="cubic", **common, **more)
     integers = {"x": ("int32", ["n", 2, "h", "w"])}
     one(tmp_path, "Resize", integers, mode="nearest", **common)
+
+
+def test_scales_are_multiplied_as_by_onnxruntime(tmp_path: Path) -> None:
+    for mode in ("nearest", "linear"):
+        for scale in (0.1, 0.29, 0.7, 1.1, 1.4, 2.3):
+            for size in (10, 30, 100):
+                scales = {"s": np.array([1, 1, scale], np.float32)}
+                image = {"x": ("float", [1, 2, size])}
+                given: dict[str, Any] = {"constants": scales, "order": ["x", "", "s"]}
+                one(tmp_path, "Resize", image, **given, mode=mode, sizes=({},))
 
 
 def test_sampling_at_a_grid(tmp_path: Path) -> None:

@@ -13,12 +13,17 @@ from ..operands import fixed_integers, number, require
 from ..registry import Function, operator
 
 
+def _require_floats(x: torch.Tensor) -> None:
+    """Of integers the result is no integer, which ONNX cuts to one."""
+    require(x.is_floating_point(), "of integers is not read", "a Cast to float before it")
+
+
 def _sum(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
     return x.sum(axes, keepdim=keep, dtype=x.dtype)
 
 
 def _mean(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
-    require(x.is_floating_point(), "of integers is not read", "a Cast to float before it")
+    _require_floats(x)
     return x.mean(axes, keepdim=keep)
 
 
@@ -55,15 +60,17 @@ def _l1(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
 
 
 def _l2(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
-    require(x.is_floating_point(), "of integers is not read", "a Cast to float before it")
+    _require_floats(x)
     return _sum(x * x, axes, keep).sqrt()
 
 
 def _log_sum(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
+    _require_floats(x)
     return _sum(x, axes, keep).log()
 
 
 def _log_sum_exp(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
+    _require_floats(x)
     return torch.logsumexp(x, axes, keepdim=keep)
 
 

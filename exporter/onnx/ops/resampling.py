@@ -122,7 +122,10 @@ def _cubic(places: torch.Tensor, size: Any, way: Way) -> list[tuple[torch.Tensor
 
 
 def length_of(size: Any, scale: float) -> Any:
-    """The size of a result: the operand's times the scale, cut off."""
+    """The size of a result: the operand's times the scale, cut off; in float32 as ONNX Runtime, which
+    rounds 10 times what float32 has of 0.7 up to 7."""
+    if isinstance(size, int):
+        return int(torch.tensor(size, dtype=torch.float32) * scale)
     if scale == int(scale):
         return size * int(scale)
     if 1 / scale == int(1 / scale):

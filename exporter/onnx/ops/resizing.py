@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -54,17 +55,20 @@ def _by_torch(
         if axis in given and not bool(given[axis] == (1 if by_scale else x.shape[axis])):
             return None
     spatial = [given.get(axis, 1.0 if by_scale else x.shape[axis]) for axis in range(2, x.dim())]
+    for size, each in zip(x.shape[2:], spatial, strict=True):
+        if by_scale and isinstance(size, int) and length_of(size, each) != math.floor(size * each):
+            return None
     target: dict[str, Any] = {"scale_factor": spatial} if by_scale else {"size": spatial}
+    # There a result of one element is the first element; torch's own is in the middle.
+    several = all(isinstance(each, (int, float)) and each >= 2 for each in spatial)
+    if way.transform == "pytorch_half_pixel" and not several:
+        return None
     if way.mode == "nearest":
         name = _nearest(way, spatial if by_scale else [])
         return F.interpolate(x, mode=name, **target) if name else None
     aligned = way.transform == "align_corners"
-    if way.transform != "half_pixel" and not aligned:
-        if way.transform != "pytorch_half_pixel":
-            return None
-        # There a result of one element is the first element; torch's own is in the middle.
-        if not (by_scale and all(each >= 2 for each in spatial)):
-            return None
+    if way.transform not in _HALF and not aligned:
+        return None
     plain = (way.cubic_a, way.exclude_outside) == (-0.75, False)
     if way.mode == "cubic" and (rank != 2 or not plain):
         return None

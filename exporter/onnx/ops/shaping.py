@@ -176,7 +176,8 @@ def slice_of(x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None
     for start, end, axis, step in zip(first, last, over, by, strict=True):
         if isinstance(x, Numbers):
             taken = [list(range(size)) for size in x.shape]
-            taken[axis % rank] = taken[axis % rank][_python_slice(start, end, step)]
+            places = taken[axis % rank]
+            taken[axis % rank] = places[_python_slice(len(places), start, end, step)]
             x = picked(x, taken)
         elif step > 0:
             x = x[(slice(None),) * (axis % rank) + (slice(start, end, step),)]
@@ -185,9 +186,12 @@ def slice_of(x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None
     return x
 
 
-def _python_slice(start: int, end: int, step: int) -> slice:
-    # Backwards, an end below every position takes the first element, too, for which Python has None.
-    return slice(start, None if step < 0 and end <= _LOWEST else end, step)
+def _python_slice(size: int, start: int, end: int, step: int) -> slice:
+    if step > 0:
+        return slice(start, end, step)
+    # Backwards, a start below every position is the first one, of which Python makes nothing; and an
+    # end below every position takes the first element, too, for which Python has None.
+    return slice(max(start, -size), None if end <= _LOWEST else end, step)
 
 
 _LOWEST, _HIGHEST = -(2**31) + 1, 2**31 - 1
@@ -202,7 +206,7 @@ def _backwards(x: torch.Tensor, axis: int, start: Any, end: Any, step: int) -> t
     if not all_of_it:
         known = all(isinstance(each, int) for each in (size, start, end))
         require(known, "backwards from a position is not read on a dynamic axis", "a whole axis")
-        places = range(size)[_python_slice(start, end, step)]
+        places = range(size)[_python_slice(size, start, end, step)]
         if not places:
             return x.narrow(axis, 0, 0)
         skipped, count = size - 1 - places[0], places[0] - places[-1] + 1
