@@ -1,6 +1,7 @@
 """Converters: one file for each family of ops, all entered in `registry.CONVERTERS`."""
 
 from . import (  # noqa: F401
+    antialias,
     arithmetic,
     attention,
     check,

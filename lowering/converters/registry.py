@@ -44,8 +44,6 @@ _NEAREST = {
     "aten.unique_consecutive.default": "x[1:] != x[:-1], which keeps the size",
     "aten.mode.default": "F.one_hot(x, n).sum(0).argmax()",
     "aten.nanmedian.default": "torch.median of what is no NaN",
-    "aten._upsample_bilinear2d_aa.default": "antialias=False",
-    "aten._upsample_bicubic2d_aa.default": "antialias=False",
     "aten._pdist_forward.default": "torch.cdist",
     "aten.put.default": "x.flatten().index_put((index,), source)",
     "aten.index_reduce.default": "scatter_reduce",

@@ -16,7 +16,7 @@ from .registry import converter
 _INDEX = "int64"
 
 
-def _int(value: int) -> Any:
+def integer(value: int) -> Any:
     return tirx.IntImm(_INDEX, value)
 
 
@@ -28,10 +28,10 @@ def _ratio(scope: Any, own: Size, out: Size, factor: Any, wide: str) -> Any:
             if isinstance(factor, float)
             else (scope.number(1.0, wide) / scope.number(factor, wide))
         )
-    return _hidden(scope.size(own).astype(wide)) / scope.size(out).astype(wide)
+    return hidden(scope.size(own).astype(wide)) / scope.size(out).astype(wide)
 
 
-def _hidden(value: Any) -> Any:
+def hidden(value: Any) -> Any:
     """The same float. TVM looks for the bounds of a quotient of sizes, as if it were an integer, and
     fails; it does not look behind bits."""
     bits = str(value.ty.dtype).replace("float", "int")
@@ -39,10 +39,10 @@ def _hidden(value: Any) -> Any:
 
 
 def _clipped(value: Any, size: Any) -> Any:
-    return tirx.max(tirx.min(value, size - _int(1)), _int(0))
+    return tirx.max(tirx.min(value, size - integer(1)), integer(0))
 
 
-def _require_floats(x: Tensor) -> None:
+def require_floats(x: Tensor) -> None:
     """Eager mixes bytes by weights of 16 bits, rounded in the one or the other way, by the CPU."""
     if not is_float(x.dtype):
         raise Unsupported(f"of {x.dtype}", "x.float(), and round() of the result")
@@ -84,10 +84,10 @@ def convert_nearest(
 def _source(scope: Any, p: Any, own: Size, out: Size, factor: Any, corners: bool, wide: str) -> Any:
     """Where an output pixel lies in the input."""
     if corners:
-        one = scope.size(out) - _int(1)
-        steps = tirx.max(one, _int(1)).astype(wide)
-        ratio = _hidden((scope.size(own) - _int(1)).astype(wide)) / steps
-        ratio = tirx.Select(one > _int(0), ratio, tirx.const(0, wide))
+        one = scope.size(out) - integer(1)
+        steps = tirx.max(one, integer(1)).astype(wide)
+        ratio = hidden((scope.size(own) - integer(1)).astype(wide)) / steps
+        ratio = tirx.Select(one > integer(0), ratio, tirx.const(0, wide))
         return p.astype(wide) * ratio
     half = tirx.const(0.5, wide)
     return (p.astype(wide) + half) * _ratio(scope, own, out, factor, wide) - half
@@ -103,7 +103,7 @@ def convert_linear(
     align_corners: bool,
     scale_factors: Sequence[Any] | None,
 ) -> Tensor:
-    _require_floats(input)
+    require_floats(input)
     dtype = input.dtype
     shape = as_shape(ctx.expected().shape)
     factors = scale_factors or (None,) * (input.rank - 2)
@@ -116,7 +116,7 @@ def convert_linear(
             at = _source(scope, p, own, out, factor, align_corners, dtype)
             at = tirx.max(at, tirx.const(0, dtype))
             low = _clipped(tirx.floor(at).astype(_INDEX), scope.size(own))
-            high = _clipped(low + _int(1), scope.size(own))
+            high = _clipped(low + integer(1), scope.size(own))
             share = at - low.astype(dtype)
             share = tirx.max(tirx.min(share, tirx.const(1, dtype)), tirx.const(0, dtype))
             sides.append(((low, tirx.const(1, dtype) - share), (high, share)))
@@ -157,7 +157,7 @@ def convert_bicubic(
     align_corners: bool,
     scale_factors: Sequence[Any] | None,
 ) -> Tensor:
-    _require_floats(input)
+    require_floats(input)
     dtype = input.dtype
     shape = as_shape(ctx.expected().shape)
     factors = scale_factors or (None, None)
@@ -171,7 +171,7 @@ def convert_bicubic(
             first = tirx.floor(at)
             weights = _cubic(at - first, dtype)
             places = [
-                _clipped(first.astype(_INDEX) + _int(offset), scope.size(own))
+                _clipped(first.astype(_INDEX) + integer(offset), scope.size(own))
                 for offset in (-1, 0, 1, 2)
             ]
             taps.append(list(zip(places, weights, strict=True)))
@@ -213,7 +213,7 @@ def convert_grid_sampler(
         number, channel, row, column = position
 
         def along(axis: int) -> Any:
-            value = places(number, row, column, _int(1 - axis))
+            value = places(number, row, column, integer(1 - axis))
             size = scope.size(own[axis]).astype(dtype)
             half, one = tirx.const(0.5, dtype), tirx.const(1, dtype)
             if align_corners:

@@ -42,6 +42,22 @@ def test_resizing(agree) -> None:
     agree(RESIZES, *calls, dynamic=(({0: AUTO, 2: AUTO, 3: AUTO},),))
 
 
+SMOOTH = [
+    lambda x: F.interpolate(x, size=(3, 5), mode="bilinear", antialias=True),
+    lambda x: F.interpolate(x, size=(4, 3), mode="bicubic", antialias=True),
+    lambda x: F.interpolate(x, size=(11, 4), mode="bilinear", align_corners=True, antialias=True),
+    lambda x: F.interpolate(x, size=(1, 7), mode="bicubic", align_corners=True, antialias=True),
+    lambda x: F.interpolate(x, scale_factor=(0.4, 1.5), mode="bilinear", antialias=True),
+    lambda x: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
+    lambda x: F.interpolate(x.double(), size=(x.shape[3], 2), mode="bicubic", antialias=True),
+]
+
+
+def test_resizing_without_aliasing(agree) -> None:
+    calls = [(floats(b, 2, h, w),) for b, h, w in ((2, 6, 8), (1, 4, 4), (3, 29, 15), (1, 3, 40))]
+    agree(SMOOTH, *calls, dynamic=(({0: AUTO, 2: AUTO, 3: AUTO},),))
+
+
 POOLS = [
     lambda x: F.adaptive_avg_pool2d(x, (3, 5)),
     lambda x: F.adaptive_avg_pool2d(x, 1),
