@@ -38,6 +38,7 @@ from .divisors import Divisors, recording_divisors
 from .eager import quietly, run_eager, without_fast_path, without_logs
 from .examples import AxisExprs, resized
 from .families import FAMILIES
+from .keywords import named_by_callers
 from .lines import location_of_assertion, recording_lines
 from .ranges import Request
 from .reach import names_in, reach
@@ -318,6 +319,7 @@ def _tracing() -> Iterator[None]:
             fake_tensor_cache_enabled=False, ignore_logging_functions=IGNORED
         ),
         recording_lines(),
+        named_by_callers(),
         whole_ops(),
         # What the model prints was printed when it was run; torch prints graphs of failures.
         quietly(),
