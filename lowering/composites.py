@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from .einsum import einsum
+
 aten = torch.ops.aten
 
 
@@ -107,17 +109,19 @@ def cdist(
     x1: torch.Tensor, x2: torch.Tensor, p: float = 2.0, compute_mode: int | None = None
 ) -> torch.Tensor:
     """As eager computes it: by a product of matrices where there are more than 25 rows on one side, by
-    differences where there are not. Torch looks at the first side first, though the second is enough.
-    """
+    differences where there are not. Sizes that may be either are computed in both ways."""
     rows = (x1.shape[-2], x2.shape[-2])
     mode = compute_mode or 0
-    many = any(statically_known_true(each > 25) for each in rows)
-    if p != 2 or not (mode == 1 or (mode == 0 and (many or any(each > 25 for each in rows)))):
+    if p != 2 or mode == 2 or (mode == 0 and all(statically_known_true(n <= 25) for n in rows)):
         return aten._cdist_forward(x1, x2, p, compute_mode)
     norms1, norms2 = (x.pow(2).sum(-1, keepdim=True) for x in (x1, x2))
     left = torch.cat([x1 * -2, norms1, torch.ones_like(norms1)], -1)
     right = torch.cat([x2, torch.ones_like(norms2), norms2], -1)
-    return torch.matmul(left, right.mT).clamp_min(0).sqrt()
+    by_product = torch.matmul(left, right.mT).clamp_min(0).sqrt()
+    if mode == 1 or any(statically_known_true(n > 25) for n in rows):
+        return by_product
+    most = torch.full((), torch.sym_max(*rows), dtype=torch.int64, device=x1.device)
+    return torch.where(most > 25, by_product, aten._cdist_forward(x1, x2, p, 2))
 
 
 COMPOSITES: dict[Any, Callable[..., torch.Tensor]] = {
@@ -125,5 +129,6 @@ COMPOSITES: dict[Any, Callable[..., torch.Tensor]] = {
     aten.affine_grid_generator.default: affine_grid,
     aten._trilinear.default: _trilinear,
     aten.diagonal_scatter.default: _diagonal_scatter,
+    aten.einsum.default: einsum,
     aten.ldexp.Tensor: _ldexp,
 }

@@ -4,8 +4,9 @@ Recurrent layers stay whole, with their number of steps dynamic: torch's shape f
 by step. While `whole_ops` is active they give the shapes alone, through an op that cannot be
 computed: should one of them get into a graph in the place of the layer, it is refused by its name.
 The inverse short-time Fourier transform is written so that no value of a tensor is read,
-``take_along_dim``, ``affine_grid`` and ``linspace`` so that no size is, and ``cdist`` so that none is
-that does not matter. What the sides of ``torch.cond`` give needs no merging where it is alike.
+``take_along_dim``, ``affine_grid``, ``linspace`` and ``cdist`` so that no size is; ``contiguous``,
+``reshape`` and convolutions do not ask for sizes to learn how a tensor lies in memory. What the sides
+of ``torch.cond`` give needs no merging where it is alike.
 Assertions are kept, those without a message too. A slice that ends at a size of unknown sign, such as
 ``n - n // 3``, has a length: the example says on which side of zero the end is, and a guard holds it
 there.
@@ -19,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+import torch.fx.experimental.symbolic_shapes as symbolic_shapes
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 from torch._subclasses import fake_impls
@@ -27,6 +29,7 @@ from torch.fx.experimental.symbolic_shapes import (
     SymIntEqByExpr,
     has_free_unbacked_symbols,
     has_guarding_hint,
+    statically_known_true,
 )
 from torch.fx.node import has_side_effect
 
@@ -108,6 +111,8 @@ def whole_ops() -> Iterator[None]:
         stack.enter_context(_open_lines())
         stack.enter_context(_merging())
         stack.enter_context(_sided_slices())
+        stack.enter_context(_copies())
+        stack.enter_context(_layouts_of_images())
         yield
 
 
@@ -178,6 +183,63 @@ def _sided_slices() -> Iterator[None]:
         yield
     finally:
         fake_impls._compute_slice_index = original
+
+
+@contextmanager
+def _copies() -> Iterator[None]:
+    """`contiguous` and `reshape` of a tensor that is contiguous at some sizes only are copies at all of
+    them. Torch asks, which leaves guards like ``height % 8 != 0`` where an image was padded."""
+    original = torch.Tensor.reshape
+
+    def contiguous(
+        self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format
+    ) -> torch.Tensor:
+        if memory_format is torch.contiguous_format and _is_contiguous(self):
+            return self
+        return self.clone(memory_format=memory_format)
+
+    def reshape(self: torch.Tensor, *shape: Any, **named: Any) -> torch.Tensor:
+        return original(contiguous(self), *shape, **named)
+
+    FakeTensor.contiguous = contiguous
+    FakeTensor.reshape = reshape
+    try:
+        yield
+    finally:
+        del FakeTensor.contiguous
+        del FakeTensor.reshape
+
+
+@contextmanager
+def _layouts_of_images() -> Iterator[None]:
+    """A convolution of open sizes gives a contiguous image. Torch asks whether the strides of its input
+    are those of channels that lie last, which leaves guards that no size is 1."""
+    implementations = fake_impls.op_implementations_dict
+    original = implementations[torch.ops.aten.convolution.default]
+
+    def convolution(*args: Any, **kwargs: Any) -> Any:
+        known = symbolic_shapes.has_guarding_hint
+        symbolic_shapes.has_guarding_hint = lambda size: isinstance(size, int)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            symbolic_shapes.has_guarding_hint = known
+
+    implementations[torch.ops.aten.convolution.default] = convolution
+    try:
+        yield
+    finally:
+        implementations[torch.ops.aten.convolution.default] = original
+
+
+def _is_contiguous(x: torch.Tensor) -> bool:
+    """Whether it is so at all sizes."""
+    step: Any = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if not statically_known_true(size == 1) and not statically_known_true(stride == step):
+            return False
+        step = step * size
+    return True
 
 
 @contextmanager

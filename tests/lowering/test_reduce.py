@@ -177,13 +177,14 @@ def test_a_search_passes_by_what_is_no_number(agree) -> None:
     agree(functions, *((values, torch.tensor(row)) for row in rows))
 
 
-def test_distances_to_many_rows(agree) -> None:
-    """Eager computes them by a product where there are more than 25 rows on one side: no other number
-    of rows needs to be known then."""
+def test_distances_to_many_rows_and_to_few(agree) -> None:
+    """Eager computes them by a product where there are more than 25 rows on one side, else not."""
     codes = torch.randn(32, 6)
     functions = [
         lambda x: torch.cdist(x, codes),
         lambda x: torch.cdist(codes, x),
+        lambda x: torch.cdist(x, codes[:5]),
+        lambda x: torch.cdist(codes[:25] * 100, x * 100) / 100,
         lambda x: torch.cdist(x.expand(2, -1, -1), codes, compute_mode="use_mm_for_euclid_dist"),
         lambda x: torch.cdist(x, codes, compute_mode="donot_use_mm_for_euclid_dist"),
         lambda x: torch.cdist(x, codes, p=1.0),
