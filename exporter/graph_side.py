@@ -3,7 +3,7 @@ what hangs on sizes and weights alone has its value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,16 +53,17 @@ _PURE = ("_operator", "math", "torch.utils._sympy.functions")
 class Side:
     """One graph as it is compared: ``same_as`` gives the operand that a node hands on as it is,
     ``known`` the values that hang on sizes and weights alone, ``args`` those of attentions without a
-    mask, or being causal, that would change nothing, and those of branches and loops without what
-    their bodies do not read, ``unread`` the inputs of bodies for it, ``passed`` the checks of known
-    values that pass, ``of_sizes`` the assertions that are about sizes alone."""
+    mask, or being causal, that would change nothing, those of branches and loops without what their
+    bodies do not read, and those of writes without leading axes of 1, ``unread`` the inputs of bodies
+    for it, ``passed`` the checks of known values that pass, ``idle`` the assertions that are about
+    sizes alone, and those of what was asserted before."""
 
     same_as: dict[torch.fx.Node, torch.fx.Node]
     known: dict[torch.fx.Node, torch.Tensor]
     args: dict[torch.fx.Node, list[Any]]
     unread: frozenset[torch.fx.Node]
     passed: frozenset[torch.fx.Node]
-    of_sizes: frozenset[torch.fx.Node]
+    idle: frozenset[torch.fx.Node]
     graph: torch.fx.Graph
 
     def effects(self, graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -71,7 +72,7 @@ class Side:
         found = [each for each in graph.nodes if has_effect(each) and each not in self.passed]
         if graph is not self.graph:
             return found
-        return [each for each in found if each not in self.of_sizes]
+        return [each for each in found if each not in self.idle]
 
     def place(self, node: torch.fx.Node) -> int | None:
         """Which input of a body a node is, among those that are read; None in the whole graph."""
@@ -133,27 +134,62 @@ def side_of(
     }
     unread: list[torch.fx.Node] = []
     for node in nodes:
+        if node.target in _WRITES:
+            args[node] = _unled(node, shape)
         if node.target in _FIXED:
             args[node], more = _read(node, size)
             unread += more
+    for node in traced.program.graph.find_nodes(
+        op="call_function", target=aten._assert_scalar.default
+    ):
+        condition, message = arguments(node)
+        if message.startswith(_TORCHS_OWN_MESSAGE):  # it names the symbols of its trace
+            args[node] = [condition]
     passed = passing(traced.program, known, number)
-    of_sizes = frozenset(
-        node
-        for node in traced.program.graph.find_nodes(
-            op="call_function", target=aten._assert_scalar.default
-        )
-        if not _is_of_data(node, assumptions)
+    return Side(
+        same_as,
+        known,
+        args,
+        frozenset(unread),
+        passed,
+        frozenset(_idle(traced.program.graph, assumptions)),
+        traced.program.graph,
     )
-    return Side(same_as, known, args, frozenset(unread), passed, of_sizes, traced.program.graph)
 
 
-def _is_of_data(assertion: torch.fx.Node, assumptions: Assumptions) -> bool:
-    """Whether a number is asserted something of that the graph computes."""
-    condition = assertion.args[0]
-    value = condition.meta["val"] if isinstance(condition, torch.fx.Node) else condition
-    if not isinstance(value, torch.SymBool):
+def _idle(graph: torch.fx.Graph, assumptions: Assumptions) -> Iterator[torch.fx.Node]:
+    """The assertions of the whole graph that say nothing new of data."""
+    asserted = set()
+    for node in graph.find_nodes(op="call_function", target=aten._assert_scalar.default):
+        condition = node.args[0]
+        value = condition.meta["val"] if isinstance(condition, torch.fx.Node) else condition
+        if not _is_of_data(value, assumptions) or value.node.expr in asserted:
+            yield node
+        else:
+            asserted.add(value.node.expr)
+
+
+def _is_of_data(condition: Any, assumptions: Assumptions) -> bool:
+    """Whether something is asserted of a number that the graph computes."""
+    if not isinstance(condition, torch.SymBool):
         return False
-    return not value.node.expr.free_symbols <= assumptions.symbols.keys()
+    return not condition.node.expr.free_symbols <= assumptions.symbols.keys()
+
+
+def _unled(node: torch.fx.Node, shape: Callable[[torch.fx.Node], list[Any]]) -> list[Any]:
+    """The arguments of a write whose values are broadcast: Python's ``x[i] = values`` has leading axes
+    of 1 taken from the values beforehand."""
+    args = arguments(node)
+    values = args[_VALUES]
+    while kind_of(values) is aten.reshape.default:
+        operand = values.args[0]
+        longer, shorter = shape(operand), shape(values)
+        added = len(longer) - len(shorter)
+        if added < 0 or longer != [1] * added + shorter:
+            break
+        values = operand
+    args[_VALUES] = values
+    return args
 
 
 # Where the operands are that every step, or either side, gets as they are.
@@ -237,6 +273,10 @@ def _tensor_nodes(traced: Trace) -> list[torch.fx.Node]:
         if node.op != "call_function" or not (is_number(node) or node.meta.get("val") is None)
     ]
 
+
+_TORCHS_OWN_MESSAGE = "Runtime assertion failed for expression "
+_WRITES = (aten.index_put.default, aten._unsafe_index_put.default)
+_VALUES = 2  # among the arguments of a write
 
 _COPIES = (
     aten.contiguous.default,

@@ -201,9 +201,23 @@ def fold(op: str, *operands: Expr) -> Expr:
             return a - b
         if b > 0:
             return a // b if op == "//" else a % b
+    if op in ("//", "%") and isinstance(operands[1], int) and operands[1] > 0:
+        shared = _multiple(inner, operands[1])
+        if shared is not None:
+            return shared if op == "//" else 0
     if op in ("min", "max") and len(operands) == 1:
         return operands[0]
     return _split((op, *operands))
+
+
+def _multiple(expr: Expr, divisor: int) -> Expr | None:
+    """An expression divided by a number that divides it whatever the dims are; None where that is not
+    seen."""
+    if divisor == 1:
+        return expr
+    if isinstance(expr, tuple) and expr[0] == "*" and isinstance(expr[1], int):
+        return None if expr[1] % divisor else fold("*", expr[1] // divisor, *expr[2:])
+    return None
 
 
 def substitute(expr: Expr, sizes: Mapping[str, int]) -> Expr:

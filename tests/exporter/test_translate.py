@@ -28,7 +28,7 @@ from tcexport.artifacts.expr import evaluate, render
 from tcexport.exporter.export import check
 from tcexport.exporter.options import DimRequest
 from tcexport.exporter.source import source_in_memory
-from tcexport.exporter.translate import to_expr
+from tcexport.exporter.translate import substitute, to_expr
 
 H, W = sympy.symbols("s0 s1", integer=True, positive=True)
 V = sympy.Symbol("s2", integer=True)
@@ -163,3 +163,14 @@ def test_sizes_are_rounded_up_and_down_as_python_does(export_once: Callable[...,
         x = torch.randn(n)
         for mine, eager in zip(bundle(x), model(x), strict=True):
             assert mine.shape == eager.shape and torch.equal(torch.as_tensor(mine), eager)
+
+
+@pytest.mark.parametrize("op", ["//", "%"])
+@pytest.mark.parametrize("factor", [1, 2, 3, 12])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
+def test_a_dim_that_is_known_leaves_its_quotients_as_they_are(op: str, factor: int, n: int) -> None:
+    expr = (op, ("*", factor, "h", ("min", 4, "n")), "n")
+    for h in GRID:
+        known = evaluate(substitute(expr, {"n": n}), {"h": h})
+        assert known == evaluate(expr, {"h": h, "n": n})
+    assert substitute(("//", ("*", "h", ("min", 4, "n")), "n"), {"n": 1}) == "h"
