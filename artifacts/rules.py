@@ -363,6 +363,18 @@ _rule(
     allowed=True,
 )
 _rule(
+    "TC124",
+    "cache",
+    "A call changes an attribute, or an item of a dict, and at several sizes no answer hangs on it, "
+    "bit by bit: tables of rotary positions that are kept until the length changes, a weight that is "
+    "computed anew by every call.",
+    "A bundle computes such values at every call; what Python keeps of them is left out.",
+    "Nothing, if that is meant. Otherwise hold state in a buffer that is written in place (TC122).",
+    "note[TC124] a call changes self.cos, a cache: no answer hangs on it, and a bundle keeps none",
+    level="note",
+    allowed=True,
+)
+_rule(
     "TC130",
     "ONNX operator is not read",
     "An ONNX file has an operator, an attribute, an opset or a type that has no exact meaning in torch "
@@ -921,7 +933,7 @@ _RELATED = (
     ("TC010", "TC115"),
     ("TC101", "TC109", "TC118", "TC119"),
     ("TC102", "TC107", "TC311"),
-    ("TC103", "TC104", "TC113", "TC122"),
+    ("TC103", "TC104", "TC113", "TC122", "TC124"),
     ("TC122", "TC321", "TC322", "TC323", "TC324"),
     ("TC105", "TC114"),
     ("TC105", "TC123", "TC325", "TC321"),

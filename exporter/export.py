@@ -36,6 +36,7 @@ from .profiles import Variants, cover_from_python, profiles_from_python, spans_t
 from .repository import commit_of
 from .source import Source, source_in_memory
 from .stages import Progress, Stages
+from .state import preserved
 from .traced import traced_and_derived
 from .variants import Plan, built, on_gpu, plan
 from .verify import Checked, Part, verify
@@ -241,7 +242,7 @@ def _export(
                 drop = (
                     outside.enter_context(moved_outside(draft)) if weights == "external" else None
                 )
-                with stages("verify against eager"):
+                with stages("verify against eager"), preserved(source.module):
                     verified = verify(draft, source.module, made.parts, wanted, workdir, references)
                 here = any(not each.skipped for each in verified)
                 if variants.keep or races or not here:

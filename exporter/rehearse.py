@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,7 +40,8 @@ class Rehearsal:
     """``errors`` refuse the export; ``notes`` go into its report; ``suspects`` are what a trace
     may have taken well, and what is to blame where its answers are wrong; ``possible`` count where
     the trace fails. ``states`` are the buffers that were written to. ``draws`` of torch's own random
-    numbers refuse nothing: a bundle draws its own, unless the trace says that it cannot."""
+    numbers refuse nothing: a bundle draws its own, unless the trace says that it cannot. ``caches``:
+    calls change what no answer hangs on, which is in the notes."""
 
     errors: tuple[Diagnostic, ...]
     notes: tuple[Diagnostic, ...]
@@ -48,13 +49,21 @@ class Rehearsal:
     possible: tuple[Diagnostic, ...]
     states: tuple[str, ...] = ()
     draws: tuple[Diagnostic, ...] = ()
+    caches: bool = False
 
 
-def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
+AreCaches = Callable[[Sequence[Change]], bool]
+
+
+def rehearse(module: torch.nn.Module, bound: Bound, are_caches: AreCaches) -> Rehearsal:
     """Call the model once under observation, and twice more with other random seeds.
 
     The further calls are left out where the first one is refused already: what it did to files or
     to the network is not done again.
+
+    Args:
+        are_caches: whether no answer hangs on what a call changes; asked where nothing else refuses
+            the export.
 
     Raises:
         UsageError: TC009, the model fails on its own example.
@@ -88,6 +97,16 @@ def rehearse(module: torch.nn.Module, bound: Bound) -> Rehearsal:
         ) from error
     found = _judged(observed, module, inputs)
     found = replace(found, errors=(*found.errors, *_foreign_results(module, observed.outputs)))
+    if observed.changes and found.errors:
+        without = _judged(replace(observed, changes=()), module, inputs)
+        foreign = any(True for _ in _foreign_results(module, observed.outputs))
+        if (
+            not without.errors
+            and not foreign
+            and are_caches([each for each, _ in observed.changes])
+        ):
+            caches = tuple(merged([_cache(*each) for each in observed.changes]))
+            found = replace(without, notes=(*without.notes, *caches), caches=True)
     if found.errors:
         return found
     first: Sequence[Any] = observed.outputs
@@ -392,6 +411,15 @@ def _state_diagnostic(
     else:
         tries = (f"take {change.path} as an input and return the new value",)
     return Diagnostic("TC103", message, location, tries=tries)
+
+
+def _cache(change: Change, location: Location | None) -> Diagnostic:
+    return Diagnostic(
+        "TC124",
+        f"a call changes {change.path}, a cache: no answer hangs on it, and a bundle keeps none",
+        location,
+        severity="note",
+    )
 
 
 def _other_answers(

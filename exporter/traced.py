@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 from torch.utils import _pytree as pytree
 
 from ..artifacts.errors import Diagnostic, ExportError
 from ..artifacts.logs import log
+from .caches import are_caches
 from .derive import Derived, contiguous_only, derive
 from .examples import resized
 from .faithful import require_faithful, require_repeatable
@@ -34,7 +36,9 @@ def traced_and_derived(
     prepared = prepare(source, dynamic)
     with preserved(source.module):
         with stages("run the model"):
-            rehearsal = rehearse(source.module, prepared.bound)
+            rehearsal = rehearse(
+                source.module, prepared.bound, partial(are_caches, source.module, prepared)
+            )
         return _traced(source, prepared, narrow, stages, rehearsal)
 
 
@@ -159,7 +163,8 @@ def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) ->
             listener.info("traced again with %s", at)
         fixed = {name: sizes[name] for name in rest}
         own = source.lowerings
-        return trace(source.module, bound, shapes, fixed, rest, zeros=traced.zeros, own_ops=own)
+        with preserved(source.module):  # a trace fills the model's caches, too
+            return trace(source.module, bound, shapes, fixed, rest, zeros=traced.zeros, own_ops=own)
 
     return retrace
 

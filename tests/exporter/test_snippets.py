@@ -145,7 +145,6 @@ def test_each_line_gets_what_is_owed_and_the_model_stays_as_it_was(
         ("a write through .data", "y = y + 1, not y.data.add_(1)"),
         ("a write into an input", "x.clone()"),
         ("a counter", "take self.calls as an input and return the new value"),
-        ("a value made on the first call", "compute it in __init__ and only read self.mask"),
         ("torch.rand", "the random tensor as an input"),
         ("the time", "take the time as an input"),
         ("one line, met twice", "met 2 times in one call"),

@@ -1,0 +1,94 @@
+"""Caches: what calls leave behind in Python, and no answer hangs on.
+
+``if seq != self.seq: self.cos, self.seq = …`` is no state that anyone needs: a bundle computes what is
+cached anew at every call. Whether it is only that shows in calls. At several sizes of the ranges asked
+for, in an order that grows, shrinks and repeats, and with other values each time, a model that
+remembers must answer bit by bit as one that does not; and a further call with the same sizes must leave
+behind what is there already. A count does not, nor does what hangs on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .eager import quietly, run_eager
+from .examples import drawn, resized
+from .prepare import Prepared
+from .prove import Span
+from .settled import same_bits
+from .state import Change, Snapshot, preserved
+
+_OPEN_END = 4  # times the example, where a range has no end
+
+
+def are_caches(module: torch.nn.Module, prepared: Prepared, changes: Sequence[Change]) -> bool:
+    """Whether no answer hangs on what changes. The model is afterwards as before.
+
+    Args:
+        changes: what one call was seen to change.
+    """
+    if any(change.kind not in ("attributes", "items") for change in changes):
+        return False  # a list or a set is a record, kept for others to read
+    generator = torch.Generator().manual_seed(0)
+    answered = 0
+    with preserved(module) as beginning, quietly():
+        for sizes in _walk(prepared):
+            for repeated in (False, True):
+                leaves = list(_drawn(prepared, sizes, generator))
+                before = Snapshot(module)
+                beginning.restore()
+                try:
+                    expected = run_eager(module, prepared.bound, leaves)
+                except Exception:  # the model does not run at these sizes, or with such values
+                    before.restore()
+                    break
+                before.restore()
+                try:
+                    found = run_eager(module, prepared.bound, leaves)
+                except Exception:  # it does without what it remembers
+                    return False
+                if not _same(found, expected) or (repeated and before.changes()):
+                    return False
+                answered += 1
+    return answered > 2
+
+
+def _walk(prepared: Prepared) -> Iterator[Mapping[str, int]]:
+    """The example's sizes, the ends and the middle of the ranges, in an order that goes up and down."""
+    example = prepared.sizes
+    spans = {name: request.span for name, request in prepared.requests.items()}
+    low = {name: span.lo for name, span in spans.items()}
+    high = {name: _end(span, example[name]) for name, span in spans.items()}
+    middle = {
+        name: low[name] + (high[name] - low[name]) // 2 // span.step * span.step
+        for name, span in spans.items()
+    }
+    yield from (example, high, low, middle, high, example, low)
+
+
+def _end(span: Span, size: int) -> int:
+    if span.hi is not None:
+        return span.hi
+    return span.lo + (_OPEN_END * size - span.lo) // span.step * span.step
+
+
+def _drawn(
+    prepared: Prepared, sizes: Mapping[str, int], generator: torch.Generator
+) -> Iterator[Any]:
+    """The leaves of a call at these sizes, with values like those of the example."""
+    for (_, leaf), axes in zip(prepared.bound.leaves, prepared.shapes, strict=True):
+        if axes is None:
+            yield leaf
+        else:
+            shape = resized(leaf, axes, prepared.sizes, sizes).shape
+            yield drawn(leaf, shape, generator)
+
+
+def _same(one: Sequence[Any], two: Sequence[Any]) -> bool:
+    return len(one) == len(two) and all(
+        same_bits(a, b) if isinstance(a, torch.Tensor) else type(a) is type(b) and a == b
+        for a, b in zip(one, two, strict=True)
+    )

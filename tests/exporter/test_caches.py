@@ -1,0 +1,125 @@
+"""What calls leave behind: a cache that no answer hangs on is left out, all else is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tcexport
+from tcexport.exporter.export import CheckReport, check
+from tcexport.exporter.options import DimRequest
+from tcexport.exporter.source import source_in_memory
+
+
+class Rotary(nn.Module):
+    """Tables that are kept until the length changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept, self.length = None, None
+
+    def forward(self, x):
+        if self.length != x.shape[1]:
+            self.length = x.shape[1]
+            self.kept = torch.outer(torch.arange(x.shape[1]), torch.arange(4.0)).cos()
+        return x * self.kept
+
+
+class ByDevice(nn.Module):
+    """Something that is computed of the weights once, under a key."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias, self.kept = nn.Parameter(torch.randn(4)), {}
+
+    def forward(self, x):
+        if str(x.device) not in self.kept:
+            self.kept[str(x.device)] = self.bias * 2
+        return x + self.kept[str(x.device)]
+
+
+class Normed(nn.Module):
+    """A hook sets the weight anew before each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.utils.spectral_norm(nn.Linear(4, 3))
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Longest(Rotary):
+    """The base of the tables is that of the longest call so far."""
+
+    def forward(self, x):
+        self.length = max(self.length or 8, x.shape[1])
+        return x * torch.arange(x.shape[1]).div(self.length).cos()[:, None]
+
+
+class First(Rotary):
+    """What is kept hangs on the values of the call that filled it."""
+
+    def forward(self, x):
+        if self.length != x.shape[1]:
+            self.length, self.kept = x.shape[1], x.mean(0)
+        return x - self.kept
+
+
+class Last(Rotary):
+    """Kept for others to read."""
+
+    def forward(self, x):
+        self.kept = x.mean(0)
+        return x - self.kept
+
+
+class Count(Rotary):
+    """The hundredth call is another one."""
+
+    def forward(self, x):
+        self.length = (self.length or 0) + 1
+        return x * (2 if self.length == 100 else 1)
+
+
+RANGES = {"batch": DimRequest(1, 4), "n": DimRequest(1, 30)}
+
+
+def checked(model: nn.Module) -> CheckReport:
+    source = source_in_memory(
+        model.eval(), (torch.randn(3, 6, 4),), {}, {"x": ("batch", "n", None)}
+    )
+    return check(source, dynamic=RANGES)
+
+
+@pytest.mark.parametrize("model", [Rotary, ByDevice, Normed])
+def test_a_cache_is_left_out_and_said(model: type[nn.Module]) -> None:
+    report = checked(model())
+    assert {note.code for note in report.notes} == {"TC124"}
+    assert [dim.span() for dim in report.dims] == ["1..4", "1..30"]
+
+
+@pytest.mark.parametrize("model", [Longest, First, Last, Count])
+def test_what_an_answer_may_hang_on_is_refused(model: type[nn.Module]) -> None:
+    with pytest.raises(tcexport.ExportError) as refusal:
+        checked(model())
+    assert {each.code for each in refusal.value.diagnostics} == {"TC103"}
+
+
+def test_a_bundle_answers_as_the_model_with_and_without_its_cache(tmp_path: Path) -> None:
+    model = Rotary().eval()
+    kept: dict[str, Any] = {
+        "axes": {"x": ("batch", "n", None)},
+        "dynamic": {"batch": (1, 4), "n": (1, 30)},
+    }
+    report = tcexport.export(model, (torch.randn(3, 6, 4),), **kept, out=tmp_path / "m.tcpkg")
+    assert (model.kept, model.length) == (None, None)
+    bundle = tcexport.load(report.path)
+    for size in (6, 30, 1, 30):
+        x = torch.randn(2, size, 4)
+        np.testing.assert_allclose(bundle(x.numpy()), model(x).numpy(), rtol=1e-5, atol=1e-6)
