@@ -1,8 +1,7 @@
 """The node tests of the onnx package: each one read and run, or refused by name.
 
 ``python -m tcexport.tools.onnx_nodes`` runs all of them as eager modules and writes the table of
-docs/onnx.md; ``NAME…`` runs those whose names contain one of these and prints what became of each;
-``--bundles`` makes a bundle of each operator's first test besides, and calls that.
+docs/onnx.md; with names, those that contain one of these, and prints what became of each.
 
 A test gives shapes and axes as inputs, which in a file of a model are constants: where they are refused
 as inputs, they are tried as initializers. A test of an opset that is not read is tried as one of the
@@ -12,7 +11,6 @@ nearest that is; the checker of onnx refuses what that opset does not have.
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -21,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import torch
 
@@ -268,27 +267,33 @@ def with_section(page: str, written: str) -> str:
     return f"{before.rstrip()}\n\n{written}{found}{rest}"
 
 
-def main(arguments: Sequence[str]) -> None:
-    names = [each for each in arguments if not each.startswith("-")]
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]…")
+@click.option("--bundles", is_flag=True, help="Make a bundle of each operator's first test, too.")
+def main(names: tuple[str, ...], bundles: bool) -> None:
+    """Run the tests whose names contain a NAME; all of them, and write the page, without one."""
+    if not names and not PAGE.exists():
+        raise click.ClickException(f"{PAGE} is not here: run it in the root of a checkout")
+    asked = [each for each in cases() if not names or any(name in each.name for name in names)]
+    if not asked:
+        raise click.BadParameter(f"no test of onnx has {' or '.join(names)} in its name")
     outcomes = []
     done: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="tcexport-onnx-") as folder:
-        for case in cases():
-            if names and not any(name in case.name for name in names):
-                continue
+        for case in asked:
             found = outcome(case, Path(folder))
             outcomes.append(found)
             if names or found.verdict in ("wrong", "crashed"):
-                print(f"{case.name}: {found.verdict} {found.said}".rstrip(), flush=True)
-            if "--bundles" in arguments and found.path and case.operator not in done:
+                click.echo(f"{case.name}: {found.verdict} {found.said}".rstrip())
+            if bundles and found.path and case.operator not in done:
                 done.add(case.operator)
                 made = bundled(found)
-                print(f"{case.name}, a bundle: {made.verdict} {made.said}".rstrip(), flush=True)
+                click.echo(f"{case.name}, a bundle: {made.verdict} {made.said}".rstrip())
     for kind, count in sorted(Counter(each.kind for each in outcomes).items()):
-        print(f"{count:5} {kind}")
+        click.echo(f"{count:5} {kind}")
     if not names:
         PAGE.write_text(with_section(PAGE.read_text("utf-8"), section(outcomes)), "utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
