@@ -15,6 +15,7 @@ there.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -118,9 +119,11 @@ def whole_ops() -> Iterator[None]:
 
 @contextmanager
 def _open_lines() -> Iterator[None]:
-    """`torch.linspace` between numbers is made of sizes that stay open. (Under its name in torch only:
-    the op itself takes plain numbers, whatever calls it.)"""
+    """`torch.linspace` between numbers is made of sizes that stay open, and so is ``arange(0.5, n)``,
+    whose size torch has as a rounded float. (Under their names in torch only: the ops themselves take
+    plain numbers, whatever calls them.)"""
     original = torch.linspace
+    counting = torch.arange
 
     def linspace(start: Any, end: Any, steps: Any, **more: Any) -> torch.Tensor:
         dtype = more.get("dtype") or torch.get_default_dtype()
@@ -131,11 +134,26 @@ def _open_lines() -> Iterator[None]:
             return original(start, end, steps, **more)
         return line(start, end, steps, dtype, more.get("device"))
 
-    torch.linspace = linspace
+    def arange(*bounds: Any, **more: Any) -> torch.Tensor:
+        if len(bounds) != 2 or not isinstance(bounds[0], float) or isinstance(bounds[1], float):
+            return counting(*bounds, **more)
+        if any(isinstance(each, torch.Tensor) for each in bounds) or more.keys() - {
+            "dtype",
+            "device",
+        }:
+            return counting(*bounds, **more)
+        dtype = more.get("dtype") or torch.get_default_dtype()
+        start, end = bounds
+        torch._check(end >= math.ceil(start))
+        count = end + math.ceil(-start)
+        steps = counting(count, dtype=torch.float64, device=more.get("device"))
+        return (steps + start).to(dtype)
+
+    torch.linspace, torch.arange = linspace, arange
     try:
         yield
     finally:
-        torch.linspace = original
+        torch.linspace, torch.arange = original, counting
 
 
 @contextmanager

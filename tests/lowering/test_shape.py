@@ -155,6 +155,9 @@ def test_lines_of_as_many_steps_as_an_axis_has(agree) -> None:
         lambda x: torch.linspace(0, 5, 3) + torch.linspace(0, 1, 5, dtype=torch.bfloat16)[:3],
         lambda x: torch.linspace(1, 7, 4, dtype=torch.int32),
         lambda x: torch.linspace(torch.tensor(1.0), 2, 4),
+        lambda x: x * torch.arange(0.5, x.shape[1]) / x.shape[1],
+        lambda x: torch.arange(-2.25, x.shape[0], dtype=torch.float64),
+        lambda x: torch.arange(0.1, 3),
     ]
     agree(
         functions, *((torch.randn(*size),) for size in [(7, 4), (1, 2), (2, 1), (0, 3), (300, 9)])
