@@ -1,8 +1,9 @@
 """What halves and int8 in the weight cost beside float32: python -m tcexport.tools.stored_weights
 
-A perceptron's three products, and convolutions of a ResNet and a MobileNet, by kernels whose weight is
-stored as each dtype; the ratio of its time to that of float32, the median of interleaved rounds. Run it
-on an idle machine. ``--level`` and ``--threads`` as elsewhere.
+A perceptron's three products, and convolutions of a ResNet and a MobileNet, each by kernels alone whose
+weight is stored as each dtype; the ratio of its time to that of float32, the median of interleaved
+rounds. What a whole model gains, with all that is between its products, `bench_bundles` tells. Run it
+on an idle machine.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import tirx
 
 from ..lowering.kernels.conv_last import conv2d
 from ..lowering.kernels.conv_weights import Convolution, packed_shape
 from ..lowering.kernels.gemm import gemm
 from ..lowering.kernels.gemm import packed_shape as panels_of
-from ..lowering.kernels.half import bfloat16_as_bits
-from ..lowering.kernels.prim_func import PASS_CONFIG
 from ..lowering.targets import CPU_TARGETS, CpuTarget
+from .gemm_peak import compiled
 
 _STORED = ("float32", "float16", "bfloat16", "int8")
 _LAYERS = ((2048, 512), (2048, 2048), (512, 2048))  # outputs and inputs of each
@@ -43,15 +42,6 @@ _CONVOLUTIONS = (
 )
 
 Call = Callable[[], None]
-
-
-def _compiled(function: tirx.PrimFunc, target: CpuTarget) -> Callable[..., None]:
-    module = tvm.IRModule({"kernel": function.with_attr("global_symbol", "kernel")})
-    with tvm.transform.PassContext(**PASS_CONFIG):
-        library = tvm.compile(
-            bfloat16_as_bits(module), target=dict(target.llvm), tir_pipeline="s_tir"
-        )
-    return library["kernel"]
 
 
 def _tensor(shape: Sequence[int], dtype: str) -> Any:
@@ -77,7 +67,7 @@ def _product(stored: str, n: int, k: int, target: CpuTarget) -> Callable[..., No
         weight_dtype=stored,
         scale=stored == "int8",
     )
-    return _compiled(function, target)
+    return compiled(function, target)
 
 
 def _perceptron(stored: str, rows: int, target: CpuTarget) -> Call:
@@ -108,7 +98,7 @@ def _convolution(stored: str, shape: Convolution, size: int, target: CpuTarget) 
     operands += [_tensor(packed_shape(conv), stored)]
     operands += [_tensor((conv.filters,), "float32")] if scaled else []
     operands += [_tensor((conv.filters,), dtype), _tensor((1, *ends, conv.filters), dtype)]
-    return partial(_compiled(conv2d(conv, target), target), *operands)
+    return partial(compiled(conv2d(conv, target), target), *operands)
 
 
 def _row(name: str, calls: Sequence[Call], rounds: int) -> None:
