@@ -6,22 +6,21 @@ not equally fast from one second to the next: in each round all runtimes meet th
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ..artifacts.container import open_bundle
-from ..artifacts.contract import Contract, TensorOutput
+from ..artifacts.contract import Contract
 from ..artifacts.manifest import Manifest
 from ..artifacts.weights import write_weights
 from ..runtime.drawn import drawn_inputs
+from .bench_judged import judged, outputs_file
 from .bench_level import environment_of
 from .bench_names import BUILT, BUNDLE, BUNDLE_GENERAL, COMPILE_WARMED, EAGER, NEEDS
 from .bench_processes import Worker, WorkerFailed
@@ -299,7 +298,7 @@ class _Race:
         # A state that calls move on would make other answers, too.
         eager = None if states_of(self._common.bundle) else standings.get(EAGER)
         worker = None if eager is None else eager.worker
-        firsts = _judged(firsts, self._contract, self._folder, worker)
+        firsts = judged(firsts, self._contract, self._folder, worker)
         timed = {
             name: taking_part[name].worker
             for name, timing in firsts.items()
@@ -320,70 +319,12 @@ class _Race:
 
     def _first(self, standing: _Standing, sizes: Sizes, inputs: Path) -> Timing:
         assert standing.worker is not None
-        outputs = _outputs_file(self._folder, standing.result.name)
+        outputs = outputs_file(self._folder, standing.result.name)
         try:
             answer = standing.worker.ask("first", inputs=str(inputs), outputs=str(outputs))
         except WorkerFailed as failure:
             return Timing(sizes, failure=str(failure))
         return Timing(sizes, first=answer["seconds"], compiled=answer["compiled"])
-
-
-def _outputs_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.outputs.safetensors"
-
-
-def _judged(
-    firsts: dict[str, Timing], contract: Contract, folder: Path, eager: Worker | None
-) -> dict[str, Timing]:
-    """The first calls with their answers held against eager's, where eager gave one; ``eager`` is asked
-    for further ones where it matters."""
-    if EAGER not in firsts or firsts[EAGER].failure:
-        return firsts
-    from safetensors.torch import load_file
-
-    wanted = load_file(_outputs_file(folder, EAGER))
-
-    @functools.cache
-    def others() -> list[dict[str, Any]]:
-        if eager is None:
-            return []
-        file = folder / "others"
-        try:
-            count = eager.ask("others", outputs=str(file))["count"]
-        except WorkerFailed:
-            return []
-        return [load_file(f"{file}.{number}") for number in range(count)]
-
-    judged = {}
-    for name, timing in firsts.items():
-        if timing.failure:
-            judged[name] = timing
-            continue
-        found = wanted if name == EAGER else load_file(_outputs_file(folder, name))
-        right, error = _compare(contract, found, wanted, others)
-        judged[name] = replace(timing, right=right, error=error)
-    return judged
-
-
-def _compare(
-    contract: Contract,
-    found: Mapping[str, Any],
-    wanted: Mapping[str, Any],
-    others: Callable[[], Sequence[Mapping[str, Any]]],
-) -> tuple[bool, float]:
-    from ..exporter.eager import same_numbers
-    from ..exporter.undecided import undecided
-
-    right, worst = True, 0.0
-    for index, output in enumerate(contract.outputs):
-        if isinstance(output, TensorOutput):
-            name = f"{index}"
-            same, error = same_numbers(found[name], wanted[name])
-            if not same:
-                moved = [each[name] for each in others()]
-                same = undecided(found[name], wanted[name], moved)
-            right, worst = right and same, max(worst, error)
-    return right, worst
 
 
 def bursts(

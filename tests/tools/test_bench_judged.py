@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from tcexport.artifacts.contract import TensorOutput
-from tcexport.tools.bench_measure import _judged, _outputs_file
+from tcexport.tools.bench_judged import judged, outputs_file
 from tcexport.tools.bench_names import BUNDLE, EAGER
 from tcexport.tools.bench_processes import WorkerFailed
 from tcexport.tools.bench_results import Timing
@@ -41,13 +41,13 @@ class Again:
 def test_as_far_as_eager_is_from_itself(
     tmp_path: Path, away: float, step: float, right: bool
 ) -> None:
-    save_file({"0": _CODES}, _outputs_file(tmp_path, EAGER))
-    save_file({"0": _CODES + away * (_CODES == 50)}, _outputs_file(tmp_path, BUNDLE))
+    save_file({"0": _CODES}, outputs_file(tmp_path, EAGER))
+    save_file({"0": _CODES + away * (_CODES == 50)}, outputs_file(tmp_path, BUNDLE))
     output = TensorOutput(path="result", dtype="float32", shape=(100,), result=0)
     firsts = {name: Timing({}, first=1.0) for name in (EAGER, BUNDLE)}
     eager = Again(step)
-    judged = _judged(firsts, SimpleNamespace(outputs=(output,)), tmp_path, eager)
-    assert judged[EAGER].right is True
-    assert judged[BUNDLE].right is right
-    assert judged[BUNDLE].error == away
+    found = judged(firsts, SimpleNamespace(outputs=(output,)), tmp_path, eager)
+    assert found[EAGER].right is True
+    assert found[BUNDLE].right is right
+    assert found[BUNDLE].error == away
     assert eager.asked == (away != 0)
