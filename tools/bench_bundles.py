@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from ..artifacts.errors import TcexportError
 from ..artifacts.weights import write_weights
 from ..runtime.drawn import drawn_inputs
 from ..runtime.threads import thread_count
 from .bench_measure import SEED, bursts
 from .bench_names import BUNDLE
-from .bench_processes import Worker
+from .bench_processes import Worker, WorkerFailed
 from .bench_report import aligned, machine_lines, time_text
 from .bench_results import this_machine
 from .bench_runtimes import Spec, contract_of
@@ -49,6 +50,16 @@ def main(
     bundles: tuple[Path, ...], threads: tuple[int, ...], sizes: tuple[str, ...], rounds: int
 ) -> None:
     """Print a table for each size."""
+    try:
+        _report(bundles, threads, sizes, rounds)
+    except TcexportError as error:
+        click.echo(error, err=True)
+        raise SystemExit(error.exit_status) from None
+
+
+def _report(
+    bundles: Sequence[Path], threads: Sequence[int], sizes: Sequence[str], rounds: int
+) -> None:
     entries = [
         Entry(bundle.resolve(), count)
         for bundle in bundles
@@ -58,7 +69,7 @@ def main(
     click.echo("\n".join(machine_lines(this_machine())))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tcexport-bench-")))
-        workers = [stack.enter_context(Worker(_spec(entry), folder)) for entry in entries]
+        workers = [stack.enter_context(_started(entry, folder)) for entry in entries]
         ratios: list[list[float]] = [[] for _ in entries]
         for each in at:
             samples = _time(entries, workers, each, rounds, folder)
@@ -74,8 +85,17 @@ def main(
         click.echo(line)
 
 
-def _spec(entry: Entry) -> Spec:
-    return Spec(
+@contextmanager
+def _told(entry: Entry) -> Iterator[None]:
+    """Whatever the process of an entry fails with, said of it."""
+    try:
+        yield
+    except WorkerFailed as failure:
+        raise click.ClickException(f"{entry}: {failure}") from None
+
+
+def _started(entry: Entry, folder: Path) -> Worker:
+    spec = Spec(
         runtime=BUNDLE,
         bundle=str(entry.bundle),
         against=None,
@@ -85,6 +105,8 @@ def _spec(entry: Entry) -> Spec:
         trace=None,
         folder=str(Path.cwd()),
     )
+    with _told(entry):
+        return Worker(spec, folder)
 
 
 def _time(
@@ -98,7 +120,8 @@ def _time(
     for number, (entry, worker) in enumerate(zip(entries, workers, strict=True)):
         inputs = folder / f"{number}.inputs.safetensors"
         write_weights(inputs, drawn_inputs(contract_of(str(entry.bundle)), sizes, SEED))
-        worker.ask("warm", inputs=str(inputs))
+        with _told(entry):
+            worker.ask("warm", inputs=str(inputs))
     found, failures = bursts({f"{n}": worker for n, worker in enumerate(workers)}, rounds)
     for name, reason in failures.items():
         raise click.ClickException(f"{entries[int(name)]}: {reason}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tcexport import UsageError
+from tcexport.artifacts.container import open_bundle
 from tcexport.artifacts.contract import (
     AxisSource,
     Contract,
@@ -91,8 +93,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(folder: Path, source: Path, sizes: Sequence[str], runtimes: Sequence[str]) -> Results:
-    from tcexport.artifacts.container import open_bundle
-
     with open_bundle(folder / "model.tcpkg") as opened:
         contract = opened.manifest.contract
     return measure(
@@ -459,4 +459,31 @@ def test_bundles_stand_beside_each_other(folder: Path) -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.count("model, 1 thread") >= 4 and "batch=4, seq=7" in done.stdout
+    tables = done.stdout.split("\n\n")[1:]
+    assert [table.splitlines()[0] for table in tables] == [
+        *(each.replace(",", ", ") for each in SIZES),
+        "time over the first's, geometric mean",
+    ]
+    for table in tables:
+        first, second = table.splitlines()[1:]
+        assert re.fullmatch(r"  model, 1 thread .*1\.00x", first)
+        assert re.fullmatch(r"  model, 1 thread .*[0-9]\.[0-9]{2}x", second)
+
+
+def test_a_bundle_that_cannot_be_timed_is_named(folder: Path, tmp_path: Path) -> None:
+    whole = folder / "model.tcpkg"
+    damaged = tmp_path / "damaged.tcpkg"
+    data = bytearray(whole.read_bytes())
+    with open_bundle(whole) as bundle:
+        code = bytes(bundle.view(bundle.manifest.targets[0].library))
+    data[data.index(code) + len(code) // 2] ^= 1
+    damaged.write_bytes(data)
+    for bundles, sizes, said in (
+        ((whole, damaged), SIZES[0], "Error: damaged, 1 thread: BundleError: error[TC40"),
+        ((whole,), "rows=3", "error[TC006] "),
+    ):
+        command = [sys.executable, "-m", "tcexport.tools.bench_bundles", *map(str, bundles)]
+        done = subprocess.run(
+            [*command, "--threads", "1", "--sizes", sizes], capture_output=True, text=True
+        )
+        assert done.returncode and done.stderr.startswith(said)
