@@ -54,10 +54,6 @@ def as_tensor(value: Any) -> torch.Tensor:
     return torch.stack(each_one).reshape(value.shape)
 
 
-def dtype_of(value: Value) -> torch.dtype:
-    return value.dtype
-
-
 def shape_of(value: Value) -> Sequence[Any]:
     return value.shape
 
