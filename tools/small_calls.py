@@ -24,6 +24,7 @@ from .progress import Progress
 
 _MODELS = {"x + 1": "plus_one.py", "MLP of 16": "mlp16.py"}
 _SIZES = {"n": 4}
+_LOADS = 5  # processes that time `load`
 _LOAD = """
 import sys, time
 import numpy
@@ -93,10 +94,10 @@ def _rows(runtimes: tuple[RuntimeResult, ...]) -> list[str]:
     return lines
 
 
-def load_seconds(bundle: Path, processes: int = 5) -> tuple[float, float]:
+def load_seconds(bundle: Path) -> tuple[float, float]:
     """Seconds of the first load of a process, and of the same once more; medians."""
     times = []
-    for _ in range(processes):
+    for _ in range(_LOADS):
         done = subprocess.run(
             [sys.executable, "-c", _LOAD, str(bundle)], check=True, capture_output=True, text=True
         )

@@ -37,6 +37,7 @@ from .served import served
 _CASES = 24  # calls whose answers are known
 _LARGEST = 64  # a dim is drawn up to here, or to the lowest size that is served
 _LIFE = 500  # calls of a thread before another takes its place
+_TIMED = 200  # calls of each thread that are timed with and without a lock
 _GROWTH = 1.25  # of resident memory after the first tenth of the time
 
 
@@ -177,14 +178,13 @@ def soak(
     return wrong[0], bool(settled) and highest > _GROWTH * settled
 
 
-def throughput(model: Model, cases: list[Case], threads: int, lock: Any, count: int = 200) -> float:
-    """Calls per second of ``threads`` threads that make ``count`` calls each, each call under
-    ``lock``."""
+def throughput(model: Model, cases: list[Case], threads: int, lock: Any) -> float:
+    """Calls per second of ``threads`` threads, each call under ``lock``."""
     start = threading.Barrier(threads + 1)
 
     def work(number: int) -> None:
         start.wait()
-        for turn in range(count):
+        for turn in range(_TIMED):
             case = cases[(number + turn) % len(cases)]
             with lock:
                 served(model)(*case.args, **case.kwargs)
@@ -196,7 +196,7 @@ def throughput(model: Model, cases: list[Case], threads: int, lock: Any, count: 
     begun = time.perf_counter()
     for each in workers:
         each.join()
-    return threads * count / (time.perf_counter() - begun)
+    return threads * _TIMED / (time.perf_counter() - begun)
 
 
 # --- loading again and again ------------------------------------------------------------------------
