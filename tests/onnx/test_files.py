@@ -18,7 +18,7 @@ from tcexport.exporter.onnx.source import open_onnx
 from tcexport.exporter.options import dynamic_from_python
 from tcexport.exporter.source import load_source
 
-from .files import as_onnxruntime, made, saved
+from .files import agree, as_onnxruntime, leaves_at, made, saved
 
 Folder = Path
 
@@ -218,6 +218,26 @@ def test_parts_of_a_split_are_reshaped_at_one_step_too(tmp_path: Path) -> None:
     report = check(load_source(str(path)), dynamic={})
     assert {dim.name: dim.span() for dim in report.dims} == {"n": "1..", "m": "1.."}
     assert not report.contract.guards
+
+
+def test_sizes_below_zero_are_divided_towards_it(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"]),
+        helper.make_node("Shape", ["z"], ["m"]),
+        helper.make_node("Sub", ["n", "m"], ["more"]),
+        helper.make_node("Div", ["more", "three"], ["third"]),
+        helper.make_node("Cast", ["third"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "number"], ["y"]),
+    ]
+    inputs: dict[str, Any] = {"x": ("float", ["n"]), "z": ("float", ["m"])}
+    path = saved(tmp_path, made(nodes, inputs, ["y"], {"three": np.array([3])}))
+    opened = as_onnxruntime(path, {"n": 2, "m": 7})
+    dims = ({0: torch.export.Dim("n", min=2)}, {0: torch.export.Dim("m", min=2)})
+    example = tuple(leaves_at(opened, {"n": 9, "m": 4}))
+    traced = torch.export.export(opened.module, example, dynamic_shapes=dims, strict=False)
+    for n, m in ((2, 3), (2, 4), (3, 7), (9, 2), (8, 4), (5, 5)):
+        given = leaves_at(opened, {"n": n, "m": m})
+        agree(traced.module()(*given), opened.reference(given))
 
 
 def test_the_example_is_drawn_within_the_ranges_that_are_asked_for(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..numbers import Numbers, as_tensor, elementwise
 from ..operands import all_numbers, beside, require, two
@@ -45,15 +46,22 @@ def div(a: Any, b: Any) -> Any:
     if all_numbers(a, b) and 0 not in b.values:
         if a.dtype.is_floating_point:
             return elementwise(lambda x, y: x / y, a, b)
-        if all(_never_negative(each) for each in (*a.values, *b.values)):
-            return elementwise(lambda x, y: x // y, a, b)
+        if all(_never_negative(each) for each in b.values):
+            return elementwise(_quotient, a, b)
     floats = a.dtype.is_floating_point
     a, b = two(a, b)
     return a / b if floats else torch.div(a, b, rounding_mode="trunc")
 
 
+def _quotient(x: Any, y: Any) -> Any:
+    """``x / y`` towards zero, of a ``y`` that is not negative: Python's ``//`` goes down."""
+    if _never_negative(x):
+        return x // y
+    return torch.sym_max(x, 0) // y - torch.sym_max(-x, 0) // y
+
+
 def _never_negative(value: Any) -> bool:
-    return isinstance(value, torch.SymInt) or value >= 0
+    return bool(statically_known_true(value >= 0))
 
 
 @operator("Mod")
