@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.tirx.script.builder import ir as T
 
 from .prim_func import Expr, let, select, vector
@@ -16,6 +16,9 @@ from .prim_func import Expr, let, select, vector
 _EXP_LOWEST = -87.33654  # exp of less is no normal float32
 _EXP_HIGHEST = 88.37626  # 2**n of more does not fit a float32 exponent
 _SMALLEST_NORMAL = 1.17549435e-38
+
+# TVM does not say so itself, takes vectors apart for it, and then loses what is bound in their loop.
+ir.register_op_attr("tirx.nearbyint", "TVectorizable", True)
 
 
 def _type(dtype: str, lanes: int) -> str:

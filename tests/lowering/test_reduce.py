@@ -82,6 +82,44 @@ def test_reductions(agree) -> None:
     agree(REDUCTIONS, (floats(3, 5, 7),), (floats(2, 2, 2),), (floats(4, 1, 40),))
 
 
+CHAINED = [
+    *(torch.round, torch.floor, torch.ceil, torch.trunc, torch.frac, torch.abs, torch.sign),
+    *(torch.exp, torch.exp2, torch.expm1, torch.tanh, torch.sigmoid, torch.erf, torch.erfc),
+    *(torch.sin, torch.cos, torch.tan, torch.atan, torch.sinh, torch.asinh, torch.rsqrt),
+    *(torch.log, torch.log1p, torch.log2, torch.sqrt, torch.square, torch.reciprocal),
+    *(torch.isnan, torch.isinf, torch.signbit, torch.logical_not, torch.nan_to_num),
+    *(torch.nn.functional.gelu, torch.nn.functional.silu, torch.nn.functional.softplus),
+    lambda x: torch.round(x, decimals=1),
+    lambda x: torch.fmod(x, 0.7),
+    lambda x: torch.remainder(x, 0.7),
+    lambda x: torch.atan2(x, x + 1),
+    lambda x: x.pow(2.5),
+    lambda x: torch.bitwise_and(x.to(torch.int32), 3),
+    lambda x: x.to(torch.int8),
+    lambda x: x.half(),
+    lambda x: x.bfloat16(),
+    lambda x: x.double(),
+]
+
+
+def test_functions_before_a_sum(agree) -> None:
+    """They stay in the vector loop of the sum, or leave all of it as it is."""
+
+    def chain(f):
+        def steps(x):
+            inner = f(x.abs() + 0.5).float().clamp(-2, 2)
+            return (f(inner + 0.25).float().clamp(0, 2) - inner).sum((1, 2))
+
+        return steps
+
+    agree(
+        [chain(f) for f in CHAINED],
+        (floats(3, 5, 70),),
+        (floats(2, 2, 2),),
+        (floats(4, 1, 33),),
+    )
+
+
 def test_ties_take_the_first_and_nan_wins(agree) -> None:
     x = torch.tensor([[1.0, 3.0, 3.0], [math.nan, 1.0, math.nan], [-math.inf] * 3])
     agree(
