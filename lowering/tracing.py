@@ -230,16 +230,18 @@ def _copies() -> Iterator[None]:
 
 @contextmanager
 def _layouts_of_images() -> Iterator[None]:
-    """A convolution of open sizes gives a contiguous image. Torch asks whether the strides of its input
-    are those of channels that lie last, which leaves guards that no size is 1."""
+    """A convolution of a contiguous image gives a contiguous one. Torch asks whether the strides are
+    those of channels that lie last, which leaves guards that no size is 1."""
     implementations = fake_impls.op_implementations_dict
     original = implementations[torch.ops.aten.convolution.default]
 
-    def convolution(*args: Any, **kwargs: Any) -> Any:
+    def convolution(mode: FakeTensorMode, op: Any, *args: Any, **kwargs: Any) -> Any:
+        if not all(_is_contiguous(each) for each in args[:2]):
+            return original(mode, op, *args, **kwargs)
         known = symbolic_shapes.has_guarding_hint
         symbolic_shapes.has_guarding_hint = lambda size: isinstance(size, int)
         try:
-            return original(*args, **kwargs)
+            return original(mode, op, *args, **kwargs)
         finally:
             symbolic_shapes.has_guarding_hint = known
 

@@ -93,6 +93,18 @@ class Windows(nn.Module):
         return windows[:, :rows].contiguous().view(batch, -1)
 
 
+class Photo(nn.Module):
+    """Channels lie last, in what the convolution gives, too: to flatten it takes a copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 3, 1)
+
+    def forward(self, x):
+        image = x.unflatten(2, (4, 4)).permute(0, 3, 1, 2)
+        return self.conv(image).relu().flatten(1)
+
+
 AXES = {"x": ("batch", "seq", None)}
 RANGES = {"batch": DimRequest(1, 16), "seq": DimRequest(1, 64)}
 
@@ -104,7 +116,7 @@ def test_a_transformer_serves_batch_1_and_seq_1_whatever_the_example(shape: Any)
     assert not report.contract.guards
 
 
-@pytest.mark.parametrize("model", [ByEinsum, Cache, Windows])
+@pytest.mark.parametrize("model", [ByEinsum, Cache, Windows, Photo])
 def test_layouts_that_hang_on_sizes_exclude_none(model: type[nn.Module]) -> None:
     report = checked(model(), torch.randn(2, 5, 16), axes=AXES, dynamic=RANGES)
     assert [dim.span() for dim in report.dims] == ["1..16", "1..64"]
