@@ -149,3 +149,17 @@ def qwen2_moe() -> Row:
         **SMALL,
     )
     return Prompt(hf.Qwen2MoeForCausalLM(config)), TEXT
+
+
+@row(batch=(1, 4), seq=(1, 40))
+def gpt_neo() -> Row:
+    config = hf.GPTNeoConfig(
+        vocab_size=99,
+        max_position_embeddings=64,
+        hidden_size=32,
+        num_layers=2,
+        attention_types=[[["global", "local"], 1]],
+        num_heads=4,
+        window_size=8,
+    )
+    return Prompt(hf.GPTNeoForCausalLM(config)), TEXT

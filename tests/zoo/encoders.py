@@ -113,3 +113,11 @@ def convbert() -> Row:
 def esm() -> Row:
     config = hf.EsmConfig(pad_token_id=1, position_embedding_type="rotary", **SMALL)
     return hf.EsmModel(config), TEXT
+
+
+@row(batch=(1, 4), seq=(1, 40))
+def xlm() -> Row:
+    config = hf.XLMConfig(
+        vocab_size=99, emb_dim=32, n_layers=2, n_heads=4, max_position_embeddings=64
+    )
+    return hf.XLMModel(config), TEXT
