@@ -121,3 +121,11 @@ def xlm() -> Row:
         vocab_size=99, emb_dim=32, n_layers=2, n_heads=4, max_position_embeddings=64
     )
     return hf.XLMModel(config), TEXT
+
+
+@row(batch=(1, 4), seq=(1, 40))
+def xlnet() -> Row:
+    config = hf.XLNetConfig(
+        vocab_size=99, d_model=32, n_layer=2, n_head=4, d_inner=64, use_mems_eval=False
+    )
+    return hf.XLNetModel(config), TEXT
