@@ -18,7 +18,7 @@ from . import coded, epilogue, layout, regions
 from .answer import Called, Looked, Surveyed
 from .assumed import Assumed
 from .checks import CHECK_INDEX, REQUIRE, free_number
-from .context import Context, Unsupported, constant_tensor, constant_value
+from .context import Context, Unsupported, constant_value
 from .converters.complex import apart, together
 from .converters.convolution import with_epilogue
 from .converters.linear import linear
@@ -27,11 +27,12 @@ from .converters.norm import layer_norm
 from .converters.registry import bind, convert_node
 from .converters.scatter import write_part
 from .flops import flops
+from .folding import fold
 from .in_place import keeping_states
 from .locations import user_location
 from .loops import HIGHER, LOOPS, scan, while_loop
 from .ops import CHECKS
-from .own_ops import OWN, OwnKernel
+from .own_ops import OwnKernel
 from .states import states
 from .survey import OpUse, Use, refusals, table
 from .symbols import NoForm, as_shape, as_size, same
@@ -41,16 +42,6 @@ from .variants import GENERAL, Variant, with_sizes
 from .weights import WeightStore
 
 ITEMS = ("aten._local_scalar_dense.default", "aten.item.default")
-_SMALL = 1 << 16  # bytes that a constant expression may grow to beyond its operands
-
-aten = torch.ops.aten
-_SAME_ORDER = frozenset(
-    {
-        *(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.alias.default),
-        *(aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default),
-        *(aten.clone.default, aten.detach.default),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -357,16 +348,10 @@ class _Importer:
             self.values[node] = result
             return
         try:
-            result = self._fold(node)
-            if result is not None:
-                self.folded.add(node)
-            elif node.target in LOOPS:
+            if node.target in LOOPS:
                 result = self._loop(node)
             else:
-                before = self.ctx.templates
-                result = self._emit(node)
-                if self.ctx.templates > before:
-                    self.fast.add(node)
+                result = self._computed(node)
         except (Unsupported, NoForm) as error:
             reason = error if isinstance(error, Unsupported) else Unsupported(f"with {error}")
             self.unsupported.append((node, reason))
@@ -379,6 +364,20 @@ class _Importer:
             ]
         else:
             self.values[node] = self._held(node, result, value)
+
+    def _computed(self, node: torch.fx.Node) -> Any:
+        """What an op gives: at export where all of its operands are constants, else in the call."""
+        folded = None
+        if node not in self.epilogues:  # which read what stands within, of which nothing is kept
+            folded = fold(self.ctx, self.variant, node, self._read)
+        if folded is not None:
+            self.folded.add(node)
+            return folded
+        before = self.ctx.templates
+        result = self._emit(node)
+        if self.ctx.templates > before:
+            self.fast.add(node)
+        return result
 
     def _scalar(self, node: torch.fx.Node, value: Any) -> Any:
         """A number of the trace, from its own expression. An integer that is read out of a tensor is
@@ -507,70 +506,6 @@ class _Importer:
             return as_size(argument)
         return argument
 
-    def _fold(self, node: torch.fx.Node) -> Tensor | Complex | None:
-        """The value of an op all of whose operands are constants, computed by torch itself."""
-        operands: list[Constant] = []
-
-        def value_of(argument: Any) -> Any:
-            if isinstance(argument, Tensor):
-                if argument.constant is None:
-                    raise LookupError
-                operands.append(argument.constant)
-                return argument.constant.value
-            if isinstance(argument, Complex):
-                return torch.complex(value_of(argument.re), value_of(argument.im))
-            if isinstance(argument, tuple):
-                return tuple(value_of(item) for item in argument)
-            if isinstance(argument, sympy.Basic):
-                raise LookupError
-            return argument
-
-        expected = node.meta["val"]
-        if not isinstance(expected, torch.Tensor) or expected.dtype not in (DTYPES | PARTS):
-            return None
-        if node.target is OWN:  # which nobody can compute here
-            return None
-        if node in self.ctx.coded and expected.dtype is not torch.int8:
-            return None
-        if not all(isinstance(size, int) for size in as_shape(expected.shape)):
-            return None
-        try:
-            arguments = [value_of(self._read(argument)) for argument in node.args]
-            keywords = {name: value_of(self._read(v)) for name, v in node.kwargs.items()}
-        except LookupError:
-            return None
-        if not operands:
-            return None
-        size = expected.numel() * expected.element_size()
-        operand_bytes = sum(o.value.numel() * o.value.element_size() for o in operands)
-        if size > max(_SMALL, operand_bytes):
-            return None
-        if not self.variant.folds(node.name) and any(each.sources != set() for each in operands):
-            # The general code computes it in each call, and its weights can be exchanged.
-            return None
-        with torch.no_grad():
-            value = node.target(*arguments, **keywords)
-        value = value.clone(memory_format=torch.contiguous_format)
-        if value.is_complex():
-            return constant_value(Constant(f"{operands[0].name}:{node.name}", value))
-        folded = self._folded(node, operands, value)
-        return constant_tensor(self.ctx.weights.computed(folded, self.variant.function))
-
-    def _folded(
-        self, node: torch.fx.Node, operands: list[Constant], value: torch.Tensor
-    ) -> Constant:
-        """A folded value, with its recipe where the op only moves elements or casts floats."""
-        name = f"{operands[0].name}:{node.name}"
-        step = _step_of(node, operands[0].value, value) if len(operands) == 1 else None
-        if step is not None:
-            return operands[0].stepped(name, value, *step)
-        if any(each.sources is None for each in operands):
-            return Constant(name, value)
-        sources = frozenset(source for each in operands for source in each.sources or ())
-        folded = Constant(name, value, None, sources)
-        self.ctx.weights.freeze(folded, f"goes into {node.target}, which is computed at export")
-        return folded
-
     # Held against the trace.
 
     def _held(self, node: torch.fx.Node, result: Any, value: Any) -> Any:
@@ -689,20 +624,3 @@ def _is_on_data(node: torch.fx.Node) -> bool:
     """Whether a size of the result or of an operand is known only once the data is there."""
     values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
     return any(value is not None and free_unbacked_symbols(value) for value in values)
-
-
-def _step_of(
-    node: torch.fx.Node, operand: torch.Tensor, value: torch.Tensor
-) -> tuple[Any, ...] | None:
-    """The step of `recipes` that an op of one constant is; None where there is none."""
-    if node.target in _SAME_ORDER:
-        return ("reshape", tuple(value.shape))
-    if node.target is aten.t.default and operand.dim() == 2:
-        return ("transpose", (1, 0))
-    if node.target is aten.permute.default:
-        rank = operand.dim()
-        return ("transpose", tuple(int(axis) % rank for axis in node.args[1]))
-    floats = value.dtype.is_floating_point and operand.dtype.is_floating_point
-    if node.target is aten._to_copy.default and floats and value.dtype in DTYPES:
-        return ("cast", DTYPES[value.dtype])
-    return None
