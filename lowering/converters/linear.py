@@ -76,6 +76,8 @@ def _packed(
     """The product with a weight ``[n, k]``, or with codes of it that have a scale."""
     n, k = weight.value.shape
     shape = (*x.shape[:-1], n)
+    if n == 0:  # of which no kernel has a tile
+        return ctx.compute("empty", [], shape, x.dtype, lambda *_: tirx.const(0, x.dtype))
     flat = (product(x.shape[:-1]), n)
     packed = ctx.derived(weight, f"packed{gemm.PANEL}", gemm.PACKING)
     dtype = x.dtype

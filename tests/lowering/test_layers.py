@@ -218,3 +218,20 @@ def test_softmax_of_one_number(agree) -> None:
 def test_pools_of_integers(agree) -> None:
     x = torch.randint(-20, 20, (2, 3, 9, 8))
     agree([lambda x: F.avg_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 2, 1)], (x,))
+
+
+def test_a_product_without_columns_or_without_terms(agree) -> None:
+    class Nothing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.columns = nn.Linear(8, 0)
+            self.matrix = nn.Parameter(torch.randn(8, 0))
+            self.terms = nn.Linear(0, 5)
+            self.register_buffer("codes", torch.zeros(0, 8, dtype=torch.int8))
+
+        def forward(self, x):
+            half = torch.relu(nn.functional.linear(x.half(), self.matrix.t().half()))
+            coded = nn.functional.linear(x, self.codes.float() * 0.5)
+            return self.columns(x), x @ self.matrix, self.terms(x[:, :0]), half, coded
+
+    agree(Nothing(), *[(torch.randn(n, 8),) for n in (2, 3, 50)])
