@@ -14,13 +14,15 @@ from tvm.tirx.script.builder import ir as T
 
 from ..artifacts.recipes import FLOATS, Steps
 from .asserted import Asserted
+from .broadcasting import broadcast_index
+from .dtypes import convert
 from .in_place import PREFILLED
 from .kernels.prim_func import dim, param, prim_func
 from .layout import joins_pixels, to_first, to_last
 from .own_ops import OwnKernel
 from .symbols import Shape, Size, Symbols, as_size, product, symbols_of
 from .targets import CpuTarget, Target
-from .tensor import HALVES, PARTS, TORCH_DTYPES, Codes, Complex, Constant, Tensor, part_of
+from .tensor import PARTS, TORCH_DTYPES, Codes, Complex, Constant, Tensor, part_of
 from .weights import WeightStore
 
 Build = Callable[..., te.Tensor]
@@ -516,71 +518,3 @@ def constant_value(constant: Constant) -> Tensor | Complex:
 def constant_tensor(constant: Constant) -> Tensor:
     dtype = str(constant.value.dtype).removeprefix("torch.")
     return Tensor(tuple(constant.value.shape), dtype, constant=constant, argument=True)
-
-
-def convert(value: Any, dtype: str) -> Any:
-    """An element in another dtype, with the rules of torch: non-zero is True, floats truncate."""
-    own = str(value.ty.dtype)
-    if own == dtype:
-        return value
-    if own in HALVES or (dtype in HALVES and own != "float32"):
-        return convert(value.astype("float32"), dtype)  # every way leads over float32, as in torch
-    if dtype == "bool":
-        zero = tirx.const(0, own)
-        if "float" in own:  # NaN is True, and NE would say that it is 0
-            return tirx.any(value < zero, value > zero, tirx.isnan(value))
-        return tirx.NE(value, zero)
-    return value.astype(dtype)
-
-
-def result_dtype(*operands: Any) -> str:
-    """The dtype that torch computes in when tensors and Python numbers meet."""
-
-    def stand_in(operand: Any) -> Any:
-        if isinstance(operand, Tensor):
-            shape = (1,) * operand.rank
-            return torch.empty(shape, dtype=TORCH_DTYPES[operand.dtype], device="meta")
-        if isinstance(operand, (bool, int, float)):
-            return operand
-        if getattr(operand, "is_Boolean", False):
-            return True
-        return 1 if operand.is_integer else 1.0
-
-    first, *rest = (stand_in(operand) for operand in operands)
-    if not rest:
-        return str(first.dtype).removeprefix("torch.")
-    result = torch.result_type(first, rest[0])
-    for other in rest[1:]:
-        result = torch.promote_types(result, torch.result_type(first, other))
-    return str(result).removeprefix("torch.")
-
-
-def axis_of(axis: int, rank: int) -> int:
-    """An axis counted from the front."""
-    return axis % max(rank, 1)
-
-
-def broadcast(*shapes: Shape) -> Shape:
-    """The common shape of some operands.
-
-    Only a size that is the constant 1 is stretched: where torch's trace stretches an axis that is 1
-    by chance, it has fixed that axis.
-    """
-    rank = max(len(shape) for shape in shapes)
-    result: list[Size] = []
-    for axis in range(rank):
-        sizes = [shape[axis - rank] for shape in shapes if rank - axis <= len(shape)]
-        wide = [size for size in sizes if size != 1]
-        # Of several names for one size, the constant says most.
-        constant = [size for size in wide if isinstance(size, int)]
-        result.append((constant or wide or [1])[0])
-    return tuple(result)
-
-
-def broadcast_index(shape: Shape, position: Sequence[Any]) -> list[Any]:
-    """Where an operand of ``shape`` is read for an element of the common shape."""
-    tail = position[len(position) - len(shape) :]
-    return [
-        tirx.IntImm("int64", 0) if size == 1 else index
-        for size, index in zip(shape, tail, strict=True)
-    ]

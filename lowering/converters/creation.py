@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from tvm import tirx
 
-from ..context import Context, Unsupported, constant_tensor, convert
+from ..context import Context, Unsupported, constant_tensor
+from ..dtypes import convert
 from ..symbols import Scalar, as_shape
 from ..tensor import Constant, Tensor
 from .elementwise import dtype_of_result, is_float, opaque

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from tvm import tirx
 
-from ..context import Context, Unsupported, broadcast, broadcast_index, convert
+from ..broadcasting import broadcast, broadcast_index
+from ..context import Context, Unsupported
+from ..dtypes import convert
 from ..symbols import Scalar, wrapped
 from ..tensor import DTYPES, HALVES, TORCH_DTYPES, Tensor
 

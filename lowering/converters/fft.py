@@ -8,7 +8,8 @@ from typing import Any
 import sympy
 from tvm import tirx
 
-from ..context import Context, axis_of
+from ..broadcasting import axis_of
+from ..context import Context
 from ..kernels.fft import transform
 from ..kernels.prim_func import div, index, let, mod, store
 from ..symbols import Shape, Size, as_shape, as_size, product

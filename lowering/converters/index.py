@@ -15,7 +15,8 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from ..context import Context, Unsupported, axis_of, broadcast, broadcast_index
+from ..broadcasting import axis_of, broadcast, broadcast_index
+from ..context import Context, Unsupported
 from ..kernels.prim_func import let, local, parallel, serial, store
 from ..symbols import Shape, Size, as_shape
 from ..tensor import Tensor

@@ -6,7 +6,8 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..context import Context, Unsupported, broadcast, broadcast_index
+from ..broadcasting import broadcast, broadcast_index
+from ..context import Context, Unsupported
 from ..kernels import gemm
 from ..kernels.matmul import batched_matmul
 from ..symbols import Scalar, Shape, Symbols, product

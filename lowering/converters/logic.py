@@ -6,7 +6,8 @@ from typing import Any
 
 from tvm import tirx
 
-from ..context import Context, Unsupported, result_dtype
+from ..context import Context, Unsupported
+from ..dtypes import result_dtype
 from ..tensor import Tensor
 from .elementwise import (
     Element,

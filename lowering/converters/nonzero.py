@@ -12,7 +12,8 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from ..context import Context, Unsupported, broadcast
+from ..broadcasting import broadcast
+from ..context import Context, Unsupported
 from ..kernels.prim_func import local, serial, store
 from ..symbols import as_size, product
 from ..tensor import Tensor

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from tvm import te, tirx
 
-from ..context import Context, Unsupported, axis_of
+from ..broadcasting import axis_of
+from ..context import Context, Unsupported
 from ..kernels import norm
 from ..kernels.group_norm import emit_statistics
 from ..symbols import product

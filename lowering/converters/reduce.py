@@ -8,7 +8,9 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..context import Context, Unsupported, axis_of, convert
+from ..broadcasting import axis_of
+from ..context import Context, Unsupported
+from ..dtypes import convert
 from ..layout import to_last
 from ..symbols import Symbols, product
 from ..tensor import Tensor

@@ -8,7 +8,9 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from ..context import Context, axis_of, convert
+from ..broadcasting import axis_of
+from ..context import Context
+from ..dtypes import convert
 from ..kernels.prim_func import let, local, parallel, serial, store
 from ..symbols import around
 from ..tensor import Tensor

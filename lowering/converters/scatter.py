@@ -13,7 +13,8 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from ..context import Context, Unsupported, axis_of, broadcast_index
+from ..broadcasting import axis_of, broadcast_index
+from ..context import Context, Unsupported
 from ..kernels.prim_func import parallel, serial, store
 from ..regions import Level
 from ..symbols import Scalar, Shape, product

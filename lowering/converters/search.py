@@ -7,7 +7,8 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from ..context import Context, Unsupported, result_dtype
+from ..context import Context, Unsupported
+from ..dtypes import result_dtype
 from ..kernels.prim_func import let, local, parallel, serial, store
 from ..symbols import Scalar, Size, product
 from ..tensor import Tensor

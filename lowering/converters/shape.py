@@ -7,7 +7,8 @@ from typing import Any
 
 from tvm import tirx
 
-from ..context import Context, Unsupported, axis_of
+from ..broadcasting import axis_of
+from ..context import Context, Unsupported
 from ..layout import to_first, to_last
 from ..symbols import Shape, Size, as_shape, as_size, product, same
 from ..tensor import Tensor

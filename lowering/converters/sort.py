@@ -6,7 +6,8 @@ from typing import Any
 
 from tvm import tirx
 
-from ..context import Context, Unsupported, axis_of
+from ..broadcasting import axis_of
+from ..context import Context, Unsupported
 from ..kernels import sort as kernels
 from ..symbols import around, as_size, product
 from ..tensor import Tensor
