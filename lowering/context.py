@@ -410,8 +410,7 @@ class Context:
             name = f"{tensor.constant.name}:{sizes}"
             return constant_tensor(tensor.constant.stepped(name, value, "reshape", shape))
         if 0 in shape:  # which Relax takes for "as it was"; there is nothing to be moved
-            dtype = tensor.dtype
-            return self.compute("empty", [], shape, dtype, lambda *_: tirx.const(0, dtype))
+            return self.zeros(shape, tensor.dtype)
         if tensor.last is not None and joins_pixels(tensor.shape, shape):
             # The pixels of an image in one axis, or in two again: its channels stay the last.
             turned = tuple(shape[axis] for axis in to_last(len(shape)))
@@ -420,6 +419,9 @@ class Context:
             relax.op.reshape(self.variable(tensor), relax.ShapeExpr(self.symbols.shape(shape)))
         )
         return replace(tensor, shape=shape, variable=variable, constant=None, last=None, codes=None)
+
+    def zeros(self, shape: Shape, dtype: str) -> Tensor:
+        return self.compute("zeros", [], shape, dtype, lambda *_: tirx.const(0, dtype))
 
     def rows(self, tensor: Tensor) -> Tensor:
         """``[..., n]`` as a matrix ``[rows, n]``."""

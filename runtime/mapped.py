@@ -12,7 +12,7 @@ from ..artifacts.container import Bundle
 from ..artifacts.manifest import WEIGHTS_NAME
 from ..artifacts.states import StateTensor
 from ..artifacts.weights import Weight, WeightsError, read_weights
-from .tensors import from_bits
+from .tensors import empty_tensor, from_bits
 
 Initial = tuple[tuple[StateTensor, "np.ndarray | None"], ...]
 
@@ -61,6 +61,12 @@ def map_weights(
         return tuple(() for _ in names), (0, 0)
     view = bundle.view(WEIGHTS_NAME)
     start = np.frombuffer(view, np.uint8).ctypes.data
-    tensors = {name: from_bits(*found[name]) for name in set(itertools.chain(*names))}
+    tensors = {name: _tensor_on(found[name]) for name in set(itertools.chain(*names))}
     weights = tuple(tuple(tensors[name] for name in each) for each in names)
     return weights, (start, start + len(view))
+
+
+def _tensor_on(weight: Weight) -> Any:
+    if not weight.data.size:
+        return empty_tensor(weight.data.shape, weight.dtype)
+    return from_bits(weight.data, weight.dtype)

@@ -176,6 +176,8 @@ def convolve(
 ) -> Tensor:
     """``[n, c, …]`` by ``[o, c/groups, …]`` → ``shape``: correlation, zeros outside; then bias, sum
     with the residual, and activation. With ``last`` the result has its channels last."""
+    if 0 in shape:  # torch makes no channels of none
+        return ctx.zeros(shape, x.dtype)
     if last:
         return _with_channels_last(
             ctx, x, weight, bias, shape, stride, padding, dilation, groups, residual, activation

@@ -91,6 +91,8 @@ def layer_norm(
 ) -> Tensor:
     """The norm of x + residual over its last ``axes`` axes. Weight and bias are taken as float32."""
     width = product(x.shape[x.rank - axes :])
+    if width == 0:  # there is nothing, and no mean of it
+        return ctx.zeros(x.shape, x.dtype)
     weight, bias = (None if t is None else _wide(ctx, t) for t in (weight, bias))
     if _has_kernel(ctx, x) and isinstance(width, int):
         rows = (product(x.shape[: x.rank - axes]), width)

@@ -1,4 +1,5 @@
-"""GPU code takes no empty tensors: a range that holds one is refused before anything is compiled."""
+"""GPU code takes no empty tensors: a range that holds one is refused before anything is compiled. A CPU
+takes them, as weights, too."""
 
 from __future__ import annotations
 
@@ -85,3 +86,20 @@ def test_an_export_for_a_gpu_is_refused_in_front(tmp_path: Path) -> None:
         )
     assert error.value.code == "TC210"
     assert not list(tmp_path.iterdir())
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 0)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.table(ids), ids[..., None].float()], -1)
+
+
+def test_a_weight_without_elements_is_one(tmp_path: Path) -> None:
+    out, ids, model = tmp_path / "m.tcpkg", torch.randint(0, 5, (4, 3)), Table().eval()
+    axes = {"ids": ("batch", None)}
+    level = ("cpu:x86-64-v3",)
+    tcexport.export(model, (ids,), axes=axes, dynamic={"batch": (1, 8)}, targets=level, out=out)
+    torch.testing.assert_close(tcexport.load(out)(ids[:2]), model(ids[:2]))

@@ -235,3 +235,19 @@ def test_a_product_without_columns_or_without_terms(agree) -> None:
             return self.columns(x), x @ self.matrix, self.terms(x[:, :0]), half, coded
 
     agree(Nothing(), *[(torch.randn(n, 8),) for n in (2, 3, 50)])
+
+
+def test_convolutions_and_norms_of_no_channels(agree) -> None:
+    class Nothing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image = nn.Sequential(nn.Conv2d(0, 4, 3, padding=1), nn.ReLU())
+            self.line = nn.Conv1d(0, 4, 3, bias=False)
+            self.norm = nn.LayerNorm(0)
+
+        def forward(self, x):
+            none = x[:, :0]
+            line = self.line(none.flatten(2))
+            return self.image(none), self.image(none) + none, line, self.norm(x[..., :0])
+
+    agree(Nothing().eval(), *[(torch.randn(n, 3, 6, 8),) for n in (2, 3)])
