@@ -4,7 +4,8 @@
 cached anew at every call. Whether it is only that shows in calls. At several sizes of the ranges asked
 for, in an order that grows, shrinks and repeats, and with other values each time, a model that
 remembers must answer bit by bit as one that does not; and a further call with the same sizes must leave
-behind what is there already. A count does not, nor does what hangs on values.
+behind what is there already. A count does not. Nor may anything of the inputs' values be in what is
+kept, whether it shows in these calls or not: masks of ones hide it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 from .eager import quietly, run_eager
 from .examples import drawn, resized
+from .flow import Flow, Reads
 from .prepare import Prepared
 from .prove import Span
 from .settled import same_bits
@@ -46,18 +48,30 @@ def are_caches(module: torch.nn.Module, prepared: Prepared, changes: Sequence[Ch
                     before.restore()
                     break
                 before.restore()
+                flow = Flow(leaves)
                 try:
-                    found = run_eager(module, prepared.bound, leaves)
+                    with flow, Reads(flow):
+                        found = run_eager(module, prepared.bound, leaves)
                 except Exception:  # it does without what it remembers
                     return False
                 if not _same(found, expected) or (repeated and before.changes()):
+                    return False
+                if flow.read or flow.reaches(_kept(module, beginning)):
                     return False
                 answered += 1
     return answered > 2
 
 
+def _kept(module: torch.nn.Module, beginning: Snapshot) -> list[torch.Tensor]:
+    """The tensors of the state that were not there in the beginning."""
+    there = set(map(id, beginning.held))
+    return [each for each in Snapshot(module).held if id(each) not in there]
+
+
 def _walk(prepared: Prepared) -> Iterator[Mapping[str, int]]:
-    """The example's sizes, the ends and the middle of the ranges, in an order that goes up and down."""
+    """The example's sizes, the ends and the middle of the ranges, in an order that goes up and down;
+    then each dim alone at the ends and beside the example's size: what is kept for the others' sizes
+    may be made of this one's."""
     example = prepared.sizes
     spans = {name: request.span for name, request in prepared.requests.items()}
     low = {name: span.lo for name, span in spans.items()}
@@ -67,6 +81,12 @@ def _walk(prepared: Prepared) -> Iterator[Mapping[str, int]]:
         for name, span in spans.items()
     }
     yield from (example, high, low, middle, high, example, low)
+    for name, span in spans.items():
+        yield example
+        size = example[name]
+        for other in dict.fromkeys((size + span.step, size - span.step, low[name], high[name])):
+            if other != size and low[name] <= other <= high[name]:
+                yield {**example, name: other}
 
 
 def _end(span: Span, size: int) -> int:

@@ -62,6 +62,7 @@ class Snapshot:
     Attributes:
         functions: the user's functions that a call may run, by their code.
         tensors: those in the state, by where they are.
+        held: all of them: items of a dict may have one path.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -71,6 +72,7 @@ class Snapshot:
             self._saved.append((slot, slot.read()))
         self.functions = walk.reached.functions
         self.tensors = dict(walk.tensors.values())
+        self.held = [tensor for _, tensor in walk.tensors.values()]
         self._caches = [(each, each.cache_info().currsize) for each in walk.caches]
 
     def remembers(self) -> bool:

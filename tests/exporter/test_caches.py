@@ -87,13 +87,56 @@ class Count(Rotary):
         return x * (2 if self.length == 100 else 1)
 
 
+class OfOtherSize(Rotary):
+    """What is kept for a length is made of the batch."""
+
+    def forward(self, x):
+        if self.length != x.shape[1]:
+            self.length, self.kept = x.shape[1], float(x.shape[0])
+        return x * self.kept
+
+
+class ForEight(Rotary):
+    """What is kept for a length is used for those beside it, too."""
+
+    def forward(self, x):
+        if self.length != x.shape[1] // 8:
+            self.length, self.kept = x.shape[1] // 8, float(x.shape[1])
+        return x * self.kept
+
+
+class Bounded(Rotary):
+    """What is kept of the values hardly ever differs."""
+
+    def forward(self, x):
+        if self.length != x.shape[1]:
+            self.length, self.kept = x.shape[1], (x.abs().max() > 50).float()
+        return x - self.kept
+
+
+class Masked(Rotary):
+    """What is kept of the mask is that of the first call; the example's is of ones, and so is any
+    that is drawn like it."""
+
+    def forward(self, x, mask):
+        if self.length != mask.shape:
+            self.length = mask.shape
+            self.kept = {(1, 2): (1 - mask) * -100.0, (3, 4): torch.ones(4)}
+        return (x + self.kept[1, 2][..., None]) * self.kept[3, 4]
+
+
 RANGES = {"batch": DimRequest(1, 4), "n": DimRequest(1, 30)}
 
 
 def checked(model: nn.Module) -> CheckReport:
-    source = source_in_memory(
-        model.eval(), (torch.randn(3, 6, 4),), {}, {"x": ("batch", "n", None)}
-    )
+    example: tuple[Any, ...] = (torch.randn(3, 6, 4),)
+    axes = {"x": ("batch", "n", None)}
+    if isinstance(model, Masked):
+        example, axes = (
+            (*example, torch.ones(3, 6, dtype=torch.int64)),
+            {**axes, "mask": ("batch", "n")},
+        )
+    source = source_in_memory(model.eval(), example, {}, axes)
     return check(source, dynamic=RANGES)
 
 
@@ -104,7 +147,10 @@ def test_a_cache_is_left_out_and_said(model: type[nn.Module]) -> None:
     assert [dim.span() for dim in report.dims] == ["1..4", "1..30"]
 
 
-@pytest.mark.parametrize("model", [Longest, First, Last, Count])
+@pytest.mark.parametrize(
+    "model",
+    [Longest, First, Last, Count, OfOtherSize, ForEight, Bounded, Masked],
+)
 def test_what_an_answer_may_hang_on_is_refused(model: type[nn.Module]) -> None:
     with pytest.raises(tcexport.ExportError) as refusal:
         checked(model())
