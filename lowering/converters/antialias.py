@@ -52,6 +52,13 @@ class _Axis:
 
     def step(self, scope: Symbols) -> Any:
         """Input pixels for each output pixel."""
+        return tirx.Select(self._copied(scope), self.number(1), self._asked(scope))
+
+    def _copied(self, scope: Symbols) -> Any:
+        """ATen leaves an axis that keeps its size as it is, whatever the factor is."""
+        return tirx.EQ(scope.size(self.own), scope.size(self.out))
+
+    def _asked(self, scope: Symbols) -> Any:
         own, out = scope.size(self.own), scope.size(self.out)
         if self.corners:
             apart = tirx.max(out - integer(1), integer(1)).astype(self.dtype)
@@ -84,7 +91,8 @@ class _Axis:
         at = first + tap
         inverse = tirx.Select(step >= self.number(1), self.number(1) / wide, self.number(1))
         weight = self.weigh((at.astype(self.dtype) - centre + half) * inverse, self.number)
-        return at, at < end, weight
+        own_pixel = tirx.Or(tirx.Not(self._copied(scope)), tirx.EQ(at, p.astype("int64")))
+        return at, tirx.And(at < end, own_pixel), weight
 
 
 def _resized(ctx: Context, x: Tensor, axis: int, how: _Axis) -> Tensor:

@@ -62,6 +62,7 @@ def convert_nearest(
 ) -> Tensor:
     assert ctx.node is not None
     exact = "exact" in str(ctx.node.target)
+    of_images = not exact and input.rank == 4
     shape = as_shape(ctx.expected().shape)
     factors = scale_factors or (None,) * (input.rank - 2)
 
@@ -75,7 +76,13 @@ def convert_nearest(
             at = p.astype("float32")
             if exact:
                 at = at + tirx.const(0.5, "float32")
-            where.append(_clipped(tirx.floor(at * ratio).astype(_INDEX), scope.size(own)))
+            place = _clipped(tirx.floor(at * ratio).astype(_INDEX), scope.size(own))
+            if of_images:  # ATen does so whatever the factor is
+                double = tirx.EQ(scope.size(out), scope.size(own) * integer(2))
+                place = tirx.Select(double, p.astype(_INDEX) // integer(2), place)
+                same = tirx.EQ(scope.size(out), scope.size(own))
+                place = tirx.Select(same, p.astype(_INDEX), place)
+            where.append(place)
         return tensors[0](*position[:2], *where)
 
     return ctx.compute_image("nearest", [input], shape, input.dtype, element)
@@ -119,6 +126,11 @@ def convert_linear(
             high = _clipped(low + integer(1), scope.size(own))
             share = at - low.astype(dtype)
             share = tirx.max(tirx.min(share, tirx.const(1, dtype)), tirx.const(0, dtype))
+            # An axis that keeps its size is copied, whatever the factor is: no neighbour's NaN.
+            copied = tirx.EQ(scope.size(out), scope.size(own))
+            own_place = p.astype(_INDEX)
+            low, high = (tirx.Select(copied, own_place, each) for each in (low, high))
+            share = tirx.Select(copied, tirx.const(0, dtype), share)
             sides.append(((low, tirx.const(1, dtype) - share), (high, share)))
 
         def read(axis: int, where: list[Any]) -> Any:

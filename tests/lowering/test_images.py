@@ -1,5 +1,8 @@
 """Windows, resampling and transposed convolutions, over sizes that vary."""
 
+import math
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -40,6 +43,39 @@ RESIZES = [
 def test_resizing(agree) -> None:
     calls = [(floats(b, 4, h, w),) for b, h, w in ((2, 6, 8), (1, 4, 4), (3, 9, 5))]
     agree(RESIZES, *calls, dynamic=(({0: AUTO, 2: AUTO, 3: AUTO},),))
+
+
+@pytest.mark.parametrize("factor", [1.1, 2.1])
+def test_factors_that_leave_small_sizes_as_they_are_or_double_them(agree, factor: float) -> None:
+    functions = [
+        partial(F.interpolate, scale_factor=factor, mode="nearest"),
+        partial(F.interpolate, scale_factor=factor, mode="nearest-exact"),
+        partial(F.interpolate, scale_factor=factor, mode="bilinear"),
+        partial(F.interpolate, scale_factor=factor, mode="bilinear", align_corners=True),
+        partial(F.interpolate, scale_factor=factor, mode="bicubic"),
+        partial(F.interpolate, scale_factor=factor, mode="bilinear", antialias=True),
+        partial(F.interpolate, scale_factor=factor, mode="bicubic", antialias=True),
+        lambda x: F.interpolate(x[:, :, 0], scale_factor=factor),
+        lambda x: F.interpolate(x[:, :, None], scale_factor=factor),
+        lambda x: F.interpolate(x[:, :, 0], scale_factor=factor, mode="linear"),
+        lambda x: F.interpolate(x[:, :, None], scale_factor=factor, mode="trilinear"),
+    ]
+    calls = [(floats(b, 2, h, w),) for b, h, w in ((2, 14, 25), (1, 5, 9), (3, 10, 3), (2, 4, 11))]
+    agree(functions, *calls, dynamic=(({0: AUTO, 2: AUTO, 3: AUTO},),))
+
+
+def test_an_axis_that_keeps_its_size_takes_nothing_from_its_neighbours(agree) -> None:
+    broken = floats(2, 2, 4, 5)
+    broken[0, 0, 1, 3], broken[1, 1, 2, 2] = math.nan, math.inf
+    functions = [
+        lambda x: F.interpolate(x, size=(7, 5), mode="bilinear"),
+        lambda x: F.interpolate(x, size=(4, 3), mode="bilinear", align_corners=True),
+        lambda x: F.interpolate(x, size=(4, 8), mode="bilinear", antialias=True),
+        lambda x: F.interpolate(x, size=(4, 8), mode="bicubic", antialias=True),
+        lambda x: F.interpolate(x[:, :, 0], size=5, mode="linear"),
+        lambda x: F.interpolate(x[:, :, None], size=(3, 4, 5), mode="trilinear"),
+    ]
+    agree(functions, (floats(2, 2, 6, 8),), (broken,), dynamic=(({0: AUTO, 2: AUTO, 3: AUTO},),))
 
 
 SMOOTH = [
