@@ -22,7 +22,6 @@ from tvm import tirx
 from ..artifacts.steps import stepped_through
 from ..artifacts.weights import Weight
 from ..lowering.kernels.gemm import PACKING, gemm
-from ..lowering.kernels.half import bfloat16_as_bits
 from ..lowering.kernels.prim_func import PASS_CONFIG, load, param, prim_func, store
 from ..lowering.kernels.tile import accumulate, along
 from ..lowering.targets import CPU_TARGETS, CpuTarget
@@ -54,9 +53,8 @@ def peak_kernel(target: CpuTarget) -> tirx.PrimFunc:
     return prim_func("peak", declare)
 
 
-def compiled(func: tirx.PrimFunc, target: CpuTarget) -> Callable[..., None]:
-    """A kernel alone, to be called with tensors of TVM's."""
-    module = bfloat16_as_bits(tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")}))
+def _compile(func: tirx.PrimFunc, target: CpuTarget) -> Callable[..., None]:
+    module = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
     with tvm.transform.PassContext(**PASS_CONFIG):
         return tvm.compile(module, target=dict(target.llvm), tir_pipeline="s_tir")["kernel"]
 
@@ -79,14 +77,14 @@ def main() -> None:
     options = parser.parse_args()
     target, n, k = CPU_TARGETS[options.level], options.n, options.k
 
-    peak = compiled(peak_kernel(target), target)
+    peak = _compile(peak_kernel(target), target)
     x = tvm.runtime.tensor(np.full(2 * target.lanes, 0.5, np.float32))
     y = tvm.runtime.tensor(np.zeros(2 * target.tile_rows * target.lanes, np.float32))
     work = 2 * _STEPS * 2 * target.tile_rows * target.lanes
     limit = work / _seconds(lambda: peak(x, y), 3) / 1e9
     print(f"{options.level}: peak {limit:.0f} GFLOP/s on one thread")
 
-    kernel = compiled(gemm(n, k, bias=True, activation=None, residual=False, target=target), target)
+    kernel = _compile(gemm(n, k, bias=True, activation=None, residual=False, target=target), target)
     weight = np.random.default_rng(0).standard_normal((n, k), np.float32)
     packed = np.ascontiguousarray(stepped_through(Weight(weight, "float32"), PACKING).data)
     b, bias = tvm.runtime.tensor(packed), tvm.runtime.tensor(np.zeros(n, np.float32))
