@@ -28,6 +28,7 @@ from torch.utils._sympy.symbol import SymT
 from ..artifacts.errors import Diagnostic, ExportError, Location
 from ..artifacts.expr import Expr, dims_of
 from ..artifacts.prove import bounds
+from ..lowering.aliases import write_beside_copies
 from ..lowering.decompose import decompose
 from ..lowering.locations import user_location
 from ..lowering.own_ops import name_of
@@ -134,13 +135,17 @@ def trace(
             collection[leaf] = [_dim_hint(axis, requests) for axis in axes]
     dynamic = collection.dynamic_shapes(module, args, kwargs) if len(collection) else None
     zeros = zeros and may_be_zero(shapes, requests)
+    copies = True
     with recording_divisors() as divisors, _sizes_of_zero(zeros):
         program, strict = _export(module, args, kwargs, dynamic)
+        if write_beside_copies(program.graph_module) is not None:
+            copies = False
+            program, strict = _export(module, args, kwargs, dynamic, copies=False)
     _require_followed(module, program)
     placeholders = _placeholders(program, leaves)
     paths = dict(zip(placeholders, (path for path, _ in bound.leaves), strict=True))
     if decomposed:
-        with _tracing():
+        with _tracing(copies=copies):
             program = _decomposed(program, paths, own_ops)
     return Trace(
         program,
@@ -306,8 +311,8 @@ def _sizes_of_zero(possible: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _tracing() -> Iterator[None]:
-    """Torch's switches during a trace, all put back afterwards."""
+def _tracing(*, copies: bool = True) -> Iterator[None]:
+    """Torch's switches during a trace, all put back afterwards. ``copies``: see `whole_ops`."""
     with (
         torch.no_grad(),
         without_fast_path(),  # the fused op has no shape expressions
@@ -320,7 +325,7 @@ def _tracing() -> Iterator[None]:
         ),
         recording_lines(),
         named_by_callers(),
-        whole_ops(),
+        whole_ops(copies=copies),
         # What the model prints was printed when it was run; torch prints graphs of failures.
         quietly(),
         without_logs(*LOGS),
@@ -329,18 +334,18 @@ def _tracing() -> Iterator[None]:
 
 
 def _export(
-    module: torch.nn.Module, args: Any, kwargs: Any, dynamic: Any
+    module: torch.nn.Module, args: Any, kwargs: Any, dynamic: Any, *, copies: bool = True
 ) -> tuple[ExportedProgram, bool]:
     """Strict, which follows the user's Python line by line; where Dynamo itself fails (and not the
     model), the other way. A module that is `RUN_TO_TRACE` holds no Python of the user's to follow."""
     if getattr(module, RUN_TO_TRACE, False):
         try:
-            with _tracing():
+            with _tracing(copies=copies):
                 return _torch_export(module, args, kwargs, dynamic, strict=False), False
         except Exception as error:
             raise ExportError(explain_failure(error)[0]) from error
     try:
-        with _tracing():
+        with _tracing(copies=copies):
             program = _torch_export(module, args, kwargs, dynamic, strict=True)
         lost = lost_assertions(program)
         if not lost and not _holds_autocast(program):
@@ -354,7 +359,7 @@ def _export(
     finally:
         torch._dynamo.reset()
     try:
-        with _tracing():
+        with _tracing(copies=copies):
             other = _torch_export(module, args, kwargs, dynamic, strict=False)
         if lost := lost_assertions(other):
             refusal = _lost_assertion(lost[0])

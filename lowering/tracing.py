@@ -104,15 +104,20 @@ _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
 
 @contextmanager
-def whole_ops() -> Iterator[None]:
-    """While active, a trace follows these ops through our functions."""
+def whole_ops(*, copies: bool = True) -> Iterator[None]:
+    """While active, a trace follows these ops through our functions.
+
+    Args:
+        copies: take a copy where it hangs on the sizes whether there is one; torch asks.
+    """
     with ExitStack() as stack:
         for op, kernel in _OWN.items():
             stack.enter_context(_kernels(op, kernel))
         stack.enter_context(_open_lines())
         stack.enter_context(_merging())
         stack.enter_context(_sided_slices())
-        stack.enter_context(_copies())
+        if copies:
+            stack.enter_context(_copies())
         stack.enter_context(_layouts_of_images())
         yield
 

@@ -105,6 +105,44 @@ class Photo(nn.Module):
         return self.conv(image).relu().flatten(1)
 
 
+class WritesToTurned(nn.Module):
+    """One row that is turned is contiguous: what is written to the one is in the other, too."""
+
+    def forward(self, x):
+        turned = (x * 2).transpose(1, 2)
+        flat = turned.reshape(x.shape[0], -1)
+        flat.add_(1)
+        return turned * 2, flat
+
+
+class WritesToPadded(nn.Module):
+    """Of an image that needs no padding, all is the image, and no copy."""
+
+    def forward(self, x):
+        padded = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 4))
+        image = padded[:, : x.shape[1]].contiguous()
+        padded.mul_(2)
+        return image * 1, padded.sum(1)
+
+
+class WritesToView(nn.Module):
+    """A view at all sizes."""
+
+    def forward(self, x):
+        y = x * 2
+        y[..., :2].reshape(-1, 2).mul_(2)
+        return y
+
+
+class WritesToCopy(nn.Module):
+    """Nobody looks at what was copied, or not."""
+
+    def forward(self, x):
+        flat = (x * 2).transpose(1, 2).reshape(x.shape[0], -1)
+        flat.add_(1)
+        return flat * 2
+
+
 AXES = {"x": ("batch", "seq", None)}
 RANGES = {"batch": DimRequest(1, 16), "seq": DimRequest(1, 64)}
 
@@ -121,6 +159,19 @@ def test_layouts_that_hang_on_sizes_exclude_none(model: type[nn.Module]) -> None
     report = checked(model(), torch.randn(2, 5, 16), axes=AXES, dynamic=RANGES)
     assert [dim.span() for dim in report.dims] == ["1..16", "1..64"]
     assert not report.contract.guards
+
+
+@pytest.mark.parametrize("model", [WritesToTurned, WritesToPadded])
+def test_a_write_to_a_view_at_some_sizes_alone_keeps_them_out(model: type[nn.Module]) -> None:
+    with pytest.raises(tcexport.ExportError) as refusal:
+        checked(model(), torch.randn(2, 5, 16), axes=AXES, dynamic=RANGES)
+    assert {each.code for each in refusal.value.diagnostics} == {"TC210"}
+
+
+@pytest.mark.parametrize("model", [WritesToView, WritesToCopy])
+def test_a_write_that_is_the_same_at_all_sizes_excludes_none(model: type[nn.Module]) -> None:
+    report = checked(model(), torch.randn(2, 5, 16), axes=AXES, dynamic=RANGES)
+    assert [dim.span() for dim in report.dims] == ["1..16", "1..64"]
 
 
 def test_sizes_that_torch_excludes_only_together_are_served() -> None:
