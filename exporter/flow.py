@@ -14,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..lowering.aliases import plain
+
 aten = torch.ops.aten
 
 
@@ -89,7 +91,7 @@ def _is_followed(value: Any) -> bool:
 
 
 def _storage(tensor: torch.Tensor) -> StorageWeakRef:
-    return StorageWeakRef(tensor.untyped_storage())
+    return StorageWeakRef(plain(tensor).untyped_storage())
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:

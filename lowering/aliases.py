@@ -60,7 +60,14 @@ def _memory(nodes: Any) -> Iterator[int]:
         value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, torch.Tensor) and each.layout is torch.strided:
-                yield each.untyped_storage()._cdata
+                yield plain(each).untyped_storage()._cdata
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, out of what `torch.vmap` wraps around it."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _written(node: torch.fx.Node) -> list[Any]:
