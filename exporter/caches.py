@@ -54,15 +54,15 @@ def are_caches(module: torch.nn.Module, prepared: Prepared, changes: Sequence[Ch
                         found = run_eager(module, prepared.bound, leaves)
                 except Exception:  # it does without what it remembers
                     return False
-                if not _same(found, expected) or (repeated and before.changes()):
+                if not same_answers(found, expected) or (repeated and before.changes()):
                     return False
-                if flow.read or flow.reaches(_kept(module, beginning)):
+                if flow.read or flow.reaches(kept_since(module, beginning)):
                     return False
                 answered += 1
     return answered > 2
 
 
-def _kept(module: torch.nn.Module, beginning: Snapshot) -> list[torch.Tensor]:
+def kept_since(module: torch.nn.Module, beginning: Snapshot) -> list[torch.Tensor]:
     """The tensors of the state that were not there in the beginning."""
     there = set(map(id, beginning.held))
     return [each for each in Snapshot(module).held if id(each) not in there]
@@ -107,7 +107,8 @@ def _drawn(
             yield drawn(leaf, shape, generator)
 
 
-def _same(one: Sequence[Any], two: Sequence[Any]) -> bool:
+def same_answers(one: Sequence[Any], two: Sequence[Any]) -> bool:
+    """Whether two calls gave the same flat outputs, bit by bit."""
     return len(one) == len(two) and all(
         same_bits(a, b) if isinstance(a, torch.Tensor) else type(a) is type(b) and a == b
         for a, b in zip(one, two, strict=True)

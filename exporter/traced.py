@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import msgspec
 from torch.utils import _pytree as pytree
@@ -16,8 +17,10 @@ from .caches import are_caches
 from .derive import Derived, contiguous_only, derive
 from .examples import resized
 from .faithful import require_faithful, require_repeatable
+from .lasting import require_nothing_left
 from .ones import Retrace
 from .options import DimRequest
+from .points import choose
 from .prepare import Prepared, prepare
 from .ranges import Request
 from .rehearse import Rehearsal, kept_draws, lost_draws, refusal, rehearse, reseed
@@ -71,6 +74,10 @@ def _traced(
     try:
         with stages("derive the contract"):
             traced, derived = _derived(source, traced, prepared, narrow)
+            example = _resized(traced, traced.sizes)
+            for point in choose(derived.contract, traced, derived.symbols):
+                leaves = _resized(traced, {**traced.sizes, **point.sizes})
+                require_nothing_left(source.module, traced.bound, example, leaves, point.sizes)
     except ExportError as error:
         raise ExportError(_with_tries(error, source, prepared)) from error
     if any(note.code == "TC116" for note in rehearsal.notes):
@@ -137,12 +144,11 @@ def _trace(
 def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) -> Retrace:
     """Traces the same call again with some dims fixed at a size."""
 
+    examples = _resized(traced, traced.sizes)
+
     def retrace(point: Mapping[str, int]) -> Trace:
         sizes = {**traced.sizes, **point}
-        leaves = [
-            leaf if axes is None else resized(leaf, axes, traced.example_sizes, sizes)
-            for (_, leaf), axes in zip(traced.bound.leaves, traced.shapes, strict=True)
-        ]
+        leaves = _resized(traced, sizes)
         _, spec = pytree.tree_flatten((traced.bound.args, traced.bound.kwargs))
         args, kwargs = pytree.tree_unflatten(leaves, spec)
         paths = [path for path, _ in traced.bound.leaves]
@@ -163,10 +169,19 @@ def _retracer(source: Source, traced: Trace, requests: Mapping[str, Request]) ->
             listener.info("traced again with %s", at)
         fixed = {name: sizes[name] for name in rest}
         own = source.lowerings
+        require_nothing_left(source.module, traced.bound, examples, leaves, point)
         with preserved(source.module):  # a trace fills the model's caches, too
             return trace(source.module, bound, shapes, fixed, rest, zeros=traced.zeros, own_ops=own)
 
     return retrace
+
+
+def _resized(traced: Trace, sizes: Mapping[str, int]) -> list[Any]:
+    """The example's leaves at other sizes."""
+    return [
+        leaf if axes is None else resized(leaf, axes, traced.example_sizes, sizes)
+        for (_, leaf), axes in zip(traced.bound.leaves, traced.shapes, strict=True)
+    ]
 
 
 def _with_tries(error: ExportError, source: Source, prepared: Prepared) -> tuple[Diagnostic, ...]:

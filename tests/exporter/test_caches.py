@@ -157,6 +157,50 @@ def test_what_an_answer_may_hang_on_is_refused(model: type[nn.Module]) -> None:
     assert {each.code for each in refusal.value.diagnostics} == {"TC103"}
 
 
+class AtSeventeen(Rotary):
+    """One size changes the answers that follow, and the graph is the same there."""
+
+    factor = 1.0
+
+    def forward(self, x):
+        y = super().forward(x) * self.factor
+        if x.shape[1] == 17:
+            self.factor = 2.0
+        return y
+
+
+class LongestOfAll(nn.Module):
+    """No call of the example's size changes anything."""
+
+    def __init__(self):
+        super().__init__()
+        self.length = 8
+
+    def forward(self, x):
+        self.length = max(self.length, x.shape[1])
+        return x / self.length
+
+
+class Alone(nn.Module):
+    """Counts calls of one row, which shows at the fourth."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        y = x * (2 if self.calls > 2 else 1)
+        if x.shape[0] == 1:
+            self.calls += 1
+        return y
+
+
+@pytest.mark.parametrize("model", [AtSeventeen, LongestOfAll, Alone])
+def test_what_calls_of_other_sizes_leave_behind_is_refused(model: type[nn.Module]) -> None:
+    with pytest.raises(tcexport.ExportError):
+        checked(model())
+
+
 def test_a_bundle_answers_as_the_model_with_and_without_its_cache(tmp_path: Path) -> None:
     model = Rotary().eval()
     kept: dict[str, Any] = {
