@@ -10,6 +10,7 @@ kept, whether it shows in these calls or not: masks of ones hide it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from .settled import same_bits
 from .state import Change, Snapshot, preserved
 
 _OPEN_END = 4  # times the example, where a range has no end
+_GROWTH = 16.0  # of all sizes together, beyond the example's
 
 
 def are_caches(module: torch.nn.Module, prepared: Prepared, changes: Sequence[Change]) -> bool:
@@ -75,7 +77,7 @@ def _walk(prepared: Prepared) -> Iterator[Mapping[str, int]]:
     example = prepared.sizes
     spans = {name: request.span for name, request in prepared.requests.items()}
     low = {name: span.lo for name, span in spans.items()}
-    high = {name: _end(span, example[name]) for name, span in spans.items()}
+    high = _high(spans, example)
     middle = {
         name: low[name] + (high[name] - low[name]) // 2 // span.step * span.step
         for name, span in spans.items()
@@ -89,10 +91,25 @@ def _walk(prepared: Prepared) -> Iterator[Mapping[str, int]]:
                 yield {**example, name: other}
 
 
+def _high(spans: Mapping[str, Span], example: Mapping[str, int]) -> dict[str, int]:
+    """The ends of the ranges, or nearer to the example where a call there could take for ever: the
+    sizes together grow by `_GROWTH` at most. What lies beyond is for the guards of the trace."""
+    ends = {name: _end(span, example[name]) for name, span in spans.items()}
+    growth = {name: end / max(1, example[name]) for name, end in ends.items()}
+    whole = math.prod(growth.values())
+    part = 1.0 if whole <= _GROWTH else math.log(_GROWTH) / math.log(whole)
+    return {
+        name: ends[name] if part == 1.0 else _snapped(span, example[name] * growth[name] ** part)
+        for name, span in spans.items()
+    }
+
+
 def _end(span: Span, size: int) -> int:
-    if span.hi is not None:
-        return span.hi
-    return span.lo + (_OPEN_END * size - span.lo) // span.step * span.step
+    return _snapped(span, _OPEN_END * size) if span.hi is None else span.hi
+
+
+def _snapped(span: Span, size: float) -> int:
+    return span.lo + max(0, int(size) - span.lo) // span.step * span.step
 
 
 def _drawn(
