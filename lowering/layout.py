@@ -10,7 +10,7 @@ borders. A permutation at a border that asks for this very order is none, it is 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterator
 
 import torch
 
@@ -226,7 +226,7 @@ def _joins_to_rows(node: torch.fx.Node) -> bool:
         _is_image(image)
         and joins_pixels(_shape(image), _shape(node))
         and bool(node.users)
-        and all(order_of(user) == (0, 2, 1) for user in node.users)
+        and all(order_of(user) == (0, 2, 1) for user in _readers(node))
     )
 
 
@@ -237,13 +237,29 @@ def _turns_to_image(node: torch.fx.Node) -> bool:
         return True
     if node.target not in _RESHAPES or not _is_image(node):
         return False
-    turn = node.all_input_nodes[0]
+    turn = _copied(node.all_input_nodes[0])
     return order_of(turn) == (0, 2, 1) and all(
         user.target in _RESHAPES and _is_image(user) and joins_pixels(_shape(user), _shape(turn))
-        for user in turn.users
+        for user in _readers(turn)
     )
+
+
+def _copied(node: torch.fx.Node) -> torch.fx.Node:
+    """What a node is a copy of; the same values, and one value where the graph is lowered."""
+    while node.target is aten.clone.default:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Those that use a node, or a copy of it."""
+    for user in node.users:
+        if user.target is aten.clone.default:
+            yield from _readers(user)
+        else:
+            yield user
 
 
 def _turned(node: torch.fx.Node) -> torch.fx.Node:
     """The permutation of what `_turns_to_image`."""
-    return node if order_of(node) is not None else node.all_input_nodes[0]
+    return node if order_of(node) is not None else _copied(node.all_input_nodes[0])

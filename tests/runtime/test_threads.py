@@ -261,7 +261,7 @@ class Watched:
 kept, library.LOADING = library.LOADING, Watched()
 worker.LOADING = library.LOADING
 call(load(path, num_threads=2))
-print("load_alone" in taken, "__init__" in taken)
+print("load_alone" in taken, "_start" in taken)
 """
     )
     assert python(script, parallel).split() == ["0", "True", "True"]
