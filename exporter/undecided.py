@@ -5,7 +5,8 @@ one or to the other, as the order of the terms in the sum before decides: eager'
 the number of threads and the CPU. What comes of it is then a step apart, which is a thousand times what
 else is taken for equal. So where such an answer differs from eager's, eager runs again, with all that
 it rounds moved by a few of its last digits, and shows how far apart its own answers are. So it does
-where halves are widened: a model that computes in float16 and gives float32 has their digits alone.
+where halves are widened that the model computed: one that computes in float16 and gives float32 has
+their digits alone. Inputs, weights and what only moves their elements have no other digits.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .eager import TOLERANCE
@@ -23,6 +26,13 @@ _RUNS = 8  # so that few flips show, too
 _ROUND = (torch.ops.aten.round.default, torch.ops.aten.round_.default)
 _NAMESPACES = ("quantized_decomposed", "torchao")
 _QUANTIZE = ("quantize_", "choose_qparams", "_choose_qparams")
+
+aten = torch.ops.aten
+_MOVES = {  # elements to another place or dtype, none of which is computed
+    *(aten.clone, aten._to_copy, aten.copy_, aten.detach, aten.lift_fresh_copy, aten.repeat),
+    *(aten.index, aten.index_select, aten.embedding, aten.gather, aten.take, aten.masked_fill),
+    *(aten.cat, aten.stack, aten.where, aten.flip, aten.roll, aten.constant_pad_nd),
+}
 
 
 class _Moving(TorchDispatchMode):
@@ -34,6 +44,7 @@ class _Moving(TorchDispatchMode):
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
         self.rounded = False
+        self._computed: set[StorageWeakRef] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -44,7 +55,9 @@ class _Moving(TorchDispatchMode):
             self.rounded = True
             args = (self._moved(args[0], in_place=func is _ROUND[1]), *args[1:])
         result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default and _widened(args[0], result):
+        operands = list(filter(_is_float, pytree.tree_leaves((args, kwargs))))
+        self._follow(func, operands, list(filter(_is_float, pytree.tree_leaves(result))))
+        if func is aten._to_copy.default and self._widened(args[0], result):
             self.rounded = True
             noise = torch.randn(result.shape, generator=self._generator).to(result.dtype)
             result = result * (1 + noise * torch.finfo(args[0].dtype).eps)
@@ -59,13 +72,29 @@ class _Moving(TorchDispatchMode):
         noise = torch.where((2 * x).remainder(2) == 1, 0.0, noise)
         return x.add_(noise.to(x.dtype)) if in_place else x + noise.to(x.dtype)
 
+    def _follow(
+        self, func: Any, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+    ) -> None:
+        """Note by its memory what was computed; a view is in the memory of what it is a view of."""
+        before = {StorageWeakRef(each.untyped_storage()) for each in operands}
+        made = {StorageWeakRef(each.untyped_storage()) for each in results}
+        if not getattr(getattr(func, "_schema", None), "is_mutable", True):
+            made -= before
+        moves = getattr(func, "overloadpacket", None) in _MOVES
+        if operands and (not moves or before & self._computed):
+            self._computed |= made
 
-def _widened(source: torch.Tensor, result: torch.Tensor) -> bool:
-    """Whether a half was widened that the model computed: a parameter has no other digits."""
-    if isinstance(source, torch.nn.Parameter):
-        return False
-    floats = source.is_floating_point() and result.is_floating_point()
-    return floats and source.dtype.itemsize < min(4, result.dtype.itemsize)
+    def _widened(self, source: torch.Tensor, result: torch.Tensor) -> bool:
+        """Whether a half was widened that the model computed."""
+        if not (_is_float(source) and _is_float(result)):
+            return False
+        narrow = source.dtype.itemsize < min(4, result.dtype.itemsize)
+        return narrow and StorageWeakRef(source.untyped_storage()) in self._computed
+
+
+def _is_float(value: Any) -> bool:
+    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return strided and value.is_floating_point()
 
 
 def _rounds(func: Any) -> bool:

@@ -98,3 +98,15 @@ def test_what_is_computed_in_halves_has_their_digits_alone() -> None:
     assert not undecided(want * 1.02, want, others)
     weight, x = torch.nn.Parameter(b), a.float()
     assert not other_answers(lambda: [torch.relu(x @ weight.float())])
+
+
+def test_halves_that_nobody_computed_have_no_other_digits() -> None:
+    given, ids = torch.randn(16, 64).half(), torch.tensor([3, 1, 2])
+    buffer, w = torch.randn(5, 64).half(), torch.randn(64, 8)
+
+    def call() -> list[torch.Tensor]:
+        rows = torch.cat([given[2:].t().contiguous().t(), buffer[ids]]).clone()
+        return [rows.float() @ w, given.view(8, 128).float()]
+
+    assert other_answers(call) == []
+    assert other_answers(lambda: [(given.add(0.5)[1:]).float() @ w])
