@@ -52,8 +52,8 @@ class Flow(TorchDispatchMode):
         results = pytree.tree_leaves(result)
         self._mark(results)
         self._mark(_written(func, args, kwargs))
-        plain = any(each is not None and not isinstance(each, torch.Tensor) for each in results)
-        self.read = self.read or plain or _sizes_by_values(func, args)
+        numbers = any(each is not None and not isinstance(each, torch.Tensor) for each in results)
+        self.read = self.read or numbers or _sizes_by_values(func, args)
         return result
 
 
