@@ -7,6 +7,7 @@ by a small library that is loaded before all else: `benchmarks/cpuid.c` says how
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -54,7 +55,9 @@ def environment_of(level: str, folder: Path) -> dict[str, str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise _refused(level, f"{_SOURCE.name} does not compile: {done.stderr.strip()}")
-    environment = {"LD_PRELOAD": str(library), LEVEL_ENVIRONMENT: level}
+    others = os.environ.get("LD_PRELOAD")
+    preload = f"{library}:{others}" if others else str(library)
+    environment = {"LD_PRELOAD": preload, LEVEL_ENVIRONMENT: level}
     # Seen to work before anything is measured with it.
     trial = subprocess.run(
         [sys.executable, "-c", ""], env=environment, capture_output=True, text=True, check=False
