@@ -15,14 +15,13 @@ from .prim_func import (
     Expr,
     ceil_div,
     div,
+    hidden,
     index,
     let,
     load,
-    local,
     mod,
     parallel,
     serial,
-    store,
 )
 from .tile import PANEL, accumulate, finish_tile, row_blocks
 
@@ -54,12 +53,12 @@ def emit_dense(
     width = 2 * target.lanes
     short = target.tile_rows // 2
     with parallel(n * chunks * index(panels)) as task:
-        panel = _hidden(mod(task, panels))
-        chunk = _hidden(mod(div(task, panels), chunks))
-        item = _hidden(div(task, index(panels) * chunks))
-        begin = _hidden(div(ho * chunk, chunks))
-        lines = _hidden(div(ho * (chunk + 1), chunks) - begin)
-        group = _hidden(div(panel, of_group)) if conv.groups > 1 else index(0)
+        panel = hidden(mod(task, panels))
+        chunk = hidden(mod(div(task, panels), chunks))
+        item = hidden(div(task, index(panels) * chunks))
+        begin = hidden(div(ho * chunk, chunks))
+        lines = hidden(div(ho * (chunk + 1), chunks) - begin)
+        group = hidden(div(panel, of_group)) if conv.groups > 1 else index(0)
         in_group = panel - group * index(of_group)
         left = let(index(conv.group_filters) - in_group * index(PANEL), "left")
         strips = T.min(index(PANEL // width), ceil_div(left, width))
@@ -73,14 +72,14 @@ def emit_dense(
             first = let(strip * index(width), "first")
             columns = let(left - first, "columns")
             sources = [
-                _hidden(
+                hidden(
                     (item * h + (line + index(i)) * index(conv.stride[0])) * row
                     + group * index(conv.group_channels)
                 )
                 for i in range(count[0])
             ]
             results = [
-                _hidden(((item * ho + line + index(i)) * wo + pixel) * index(conv.filters))
+                hidden(((item * ho + line + index(i)) * wo + pixel) * index(conv.filters))
                 for i in range(count[0])
             ]
             channel = let(before + first)
@@ -95,7 +94,7 @@ def emit_dense(
                 with T.Else():
                     _tile(conv, x, weight, place, (*count, 1), target, write)
 
-        pairs = _hidden(T.Select(wo <= index(short), div(lines, 2), index(0)))
+        pairs = hidden(T.Select(wo <= index(short), div(lines, 2), index(0)))
         with serial(pairs) as pair, serial(strips) as strip:
             line = let(begin + pair * index(2), "line")
             for count in range(1, short + 1):
@@ -181,11 +180,3 @@ def _tile(
     light = conv.activation in (None, "relu")
     edge = None if whole else place.columns
     finish_tile(sums, lines * pixels, vectors, lanes, edge, finished, unroll=light)
-
-
-def _hidden(value: Expr) -> Expr:
-    """A number that TVM does not look into: it takes exponential time over what is made of several
-    dynamic sizes."""
-    slot = local((1,), "int64")
-    store(slot, value, 0, lanes=1)
-    return let(slot[0])

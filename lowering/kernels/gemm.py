@@ -2,8 +2,8 @@
 
 The weight lies in panels of 32 columns, ``[ceil(n/32)][k][32]``, one layout for every CPU level. A
 tile runs over the whole of k, with neither packing of A nor blocks of k: a panel stays in the
-level-two cache while the rows of a chunk pass over it. Few rows get tiles that are wider, and so
-read more panels at once.
+level-two cache while the rows of a chunk pass over it, and the next one is brought there meanwhile.
+Few rows get tiles that are wider, and so read more panels at once.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
 from .half import load_wide, narrow, rounded
-from .panels import ask_ahead, is_narrow
+from .panels import LINE_BYTES, ask_ahead, ask_near, ask_next, is_narrow
 from .prim_func import (
     FLOAT,
     Expr,
@@ -29,15 +29,18 @@ from .prim_func import (
     mod,
     parallel,
     param,
+    prefetch,
     prim_func,
     serial,
     store,
     workspace,
 )
-from .tile import PANEL, accumulate, fewest_rows, finish_tile, row_blocks, tile_vectors
+from .tile import PANEL, accumulate, fewest_rows, finish_tile, numbered_blocks, tile_vectors
 from .vector_math import activate
 
-_CHUNK_BYTES = 1536 * 1024  # rows of A that pass over one panel before the next is taken
+_CHUNK_BYTES = 512 * 1024  # rows of A that pass over one panel before the next is taken
+_STEPS = 2  # of k in a round of the innermost loop, which pays for the requests
+_FAR_COLUMNS = 8192  # C of so many columns is not in the cache when a tile is stored
 _ENOUGH_TASKS = 64  # chunks are made smaller until there are so many, for the cores to share
 
 
@@ -171,13 +174,11 @@ def _many_rows(gemm: _Gemm, m: Expr, few: int, tile_rows: int) -> None:
             fewest = fewest_rows(few, tile_rows)
 
             def blocks(first: Expr, rows: Expr, wide: tirx.Buffer | None) -> None:
-                row_blocks(
-                    first,
-                    rows,
-                    fewest,
-                    tile_rows,
-                    lambda row, count: _tile(gemm, count, 2, row, column, wide),
-                )
+                def tile_of(block: Expr, blocks: Expr) -> Callable[[Expr, int], None]:
+                    ask = ask_next(gemm.b, gemm.k, column, width, block, blocks)
+                    return lambda row, count: _tile(gemm, count, 2, row, column, wide, ask=ask)
+
+                numbered_blocks(first, rows, fewest, tile_rows, tile_of)
 
             if not is_narrow(gemm.b):
                 blocks(first_row, rows, None)
@@ -200,18 +201,24 @@ def _tile(
     wide: tirx.Buffer | None = None,
     *,
     widens: bool = False,
+    ask: Callable[[Expr, int], None] | None = None,
 ) -> None:
     """Rows by vectors of C, from ``row`` and ``column`` on, over the whole of k. ``wide`` is where the
-    tile finds these columns of the weight in float32 ``[k, width]``, or where it ``widens`` them to."""
+    tile finds these columns of the weight in float32 ``[k, width]``, or where it ``widens`` them to.
+    ``ask`` asks for columns to come; without it the tile asks for its own, some steps ahead."""
     lanes = gemm.lanes
-    stored = wide is None or widens
+    width = vectors * lanes
+
+    def stored_at(first: int) -> tuple[Expr, Expr]:
+        """Which panel, and where in it: a tile is a part of a panel, or some whole panels."""
+        at = column + index(first)
+        return div(at, PANEL), mod(at, PANEL)
 
     def weight(j: int, k: Expr) -> Expr:
         if wide is not None and not widens:
             return load(wide, k, j * lanes, lanes=lanes)
-        # Which panel, and where in it: a tile is a part of a panel, or some whole panels.
-        at = column + index(j * lanes)
-        value = load_wide(gemm.b, div(at, PANEL), k, mod(at, PANEL), lanes=lanes)
+        panel, at = stored_at(j * lanes)
+        value = load_wide(gemm.b, panel, k, at, lanes=lanes)
         if wide is not None:
             value = let(value)
             store(wide, value, k, j * lanes, lanes=lanes)
@@ -222,15 +229,32 @@ def _tile(
         store(gemm.c, value, row + i, column + j, lanes=lanes)
 
     def steps(step: Callable[[Expr], None]) -> None:
-        with serial(gemm.k) as k:
-            if stored:
-                for first in range(0, vectors * lanes, PANEL):
-                    at = column + index(first)
-                    width = min(vectors * lanes, PANEL)
-                    ask_ahead(gemm.b, div(at, PANEL), k, mod(at, PANEL), width)
-            step(k)
+        if ask is None:
+            with serial(gemm.k) as k:
+                for first in range(0, width, PANEL):
+                    panel, at = stored_at(first)
+                    ask_ahead(gemm.b, panel, k, at, min(width, PANEL))
+                step(k)
+            return
+        with serial(gemm.k // _STEPS) as group:
+            first = let(group * index(_STEPS))
+            ask(first, _STEPS)
+            for i in range(_STEPS):
+                k = first + index(i)
+                if wide is not None:
+                    ask_near(wide, k, index(0), width=width)
+                else:
+                    panel, at = stored_at(0)
+                    ask_near(gemm.b, panel, k, at, width=width)
+                step(k)
+        for k in range(gemm.k // _STEPS * _STEPS, gemm.k):
+            step(index(k))
 
+    if ask is not None and gemm.n >= _FAR_COLUMNS:
+        for i in range(rows):
+            for j in range(0, width, LINE_BYTES // DataType(gemm.dtype).itemsize):
+                prefetch(gemm.c, row + index(i), column + index(j))
     sums = accumulate(rows, vectors, lanes, steps, lambda i, k: gemm.a[row + index(i), k], weight)
-    edge = None if gemm.n % (vectors * lanes) == 0 else index(gemm.n) - column
+    edge = None if gemm.n % width == 0 else index(gemm.n) - column
     light = gemm.activation in (None, "relu")
     finish_tile(sums, rows, vectors, lanes, edge, write, unroll=light)

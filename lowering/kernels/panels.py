@@ -7,13 +7,32 @@ of the thread that lies in its cache, as a panel of float32 would.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import DataType, tirx
+from tvm.tirx.script.builder import ir as T
 
 from .half import load_wide
-from .prim_func import FLOAT, Expr, index, prefetch, serial, store, workspace
+from .prim_func import (
+    FLOAT,
+    Expr,
+    div,
+    hidden,
+    index,
+    let,
+    mod,
+    prefetch,
+    select,
+    serial,
+    store,
+    workspace,
+)
+from .tile import PANEL
 
 LINE_BYTES = 64
 AHEAD = 256  # steps of k that a weight is asked for before it is used: it comes from far away
+NEAR = 12  # the same, where it lies in the level-two cache
+_FRACTION = 16  # bits of a number of lines behind the point
 
 
 def is_narrow(packed: tirx.Buffer) -> bool:
@@ -26,6 +45,48 @@ def ask_ahead(packed: tirx.Buffer, panel: Expr, k: Expr, first: Expr, width: int
     per_line = LINE_BYTES // DataType(packed.dtype).itemsize
     for column in range(0, width, per_line):
         prefetch(packed, panel, k + index(AHEAD), first + index(column))
+
+
+def ask_near(columns: tirx.Buffer, *position: Expr, width: int) -> None:
+    """Have ``width`` elements of a row, from the last of ``position`` on, in the level-one cache: they
+    are `NEAR` rows ahead of what is multiplied, and in the level-two cache already."""
+    *outer, row, first = position
+    for column in range(0, width, LINE_BYTES // DataType(columns.dtype).itemsize):
+        prefetch(columns, *outer, row + index(NEAR), first + index(column), cache=1)
+
+
+def ask_next(
+    packed: tirx.Buffer, depth: int, column: Expr, width: int, block: Expr, blocks: Expr
+) -> Callable[[Expr, int], None]:
+    """Ask for the ``width`` columns after those at ``column``, while ``blocks`` blocks of rows pass
+    over these: each asks for its share of lines, so that they come from far away while the core
+    multiplies. A block that is alone has its own columns to wait for, and asks for them some steps
+    ahead, as `ask_ahead` does.
+
+    Returns what emits the requests of some steps of k, given the first and their number, an even one.
+    """
+    per_line = LINE_BYTES // DataType(packed.dtype).itemsize
+    per_step = max(1, width // per_line)
+    stride = per_line if width >= PANEL else PANEL  # from one line of the columns to the next
+    alone = blocks == index(1)
+    share = div(block * index(depth * per_step), blocks)
+    first = let(select(alone, index(AHEAD * per_step), share))
+    at = let(select(alone, column, column + index(width)))
+    place = hidden(div(at, PANEL) * index(depth * PANEL) + mod(at, PANEL) + first * index(stride))
+    step = hidden(div(index(per_step << _FRACTION), blocks))
+
+    def request(line: Expr) -> None:
+        prefetch(packed, index(0), index(0), place + line * index(stride))
+
+    def ask(k: Expr, steps: int) -> None:
+        lines = steps * per_step
+        for i in range(0, lines, 2):  # of two blocks each needs half of the lines
+            request((k + index(i // per_step)) * step >> index(_FRACTION))
+        with T.If(alone), T.Then():
+            for i in range(1, lines, 2):
+                request(k * index(per_step) + index(i))
+
+    return ask
 
 
 def widened(

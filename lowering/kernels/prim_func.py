@@ -192,14 +192,23 @@ def store(buffer: tirx.Buffer, value: Expr, *position: Expr, lanes: int) -> None
     T.buffer_store(buffer, value, [*(index(i) for i in outer), iota(last, lanes)])
 
 
-def prefetch(buffer: tirx.Buffer, *position: Expr) -> None:
-    """Ask for the cache line of an element in the level-two cache, to be read soon.
+def hidden(value: Expr) -> Expr:
+    """A number that TVM does not look into: it takes exponential time over what is made of several
+    dynamic sizes."""
+    slot = local((1,), "int64")
+    store(slot, value, 0, lanes=1)
+    return let(slot[0])
+
+
+def prefetch(buffer: tirx.Buffer, *position: Expr, cache: int = 2) -> None:
+    """Ask for the cache line of an element in the level-one or level-two ``cache``, to be used soon.
 
     The position may lie beyond the buffer: nothing is read where nothing is.
     """
     address = T.address_of(buffer[tuple(index(i) for i in position)])
-    read, level_two, data = (tirx.IntImm("int32", value) for value in (0, 2, 1))
-    T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, read, level_two, data))
+    locality = {1: 3, 2: 2}[cache]
+    read, locality, data = (tirx.IntImm("int32", value) for value in (0, locality, 1))
+    T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, read, locality, data))
 
 
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:

@@ -148,11 +148,24 @@ def row_blocks(
 ) -> None:
     """Split ``rows`` rows from ``first`` evenly to tiles: ``tile(row, count)``, each count as code
     of its own, so that no row is computed twice and none is masked."""
+    numbered_blocks(first, rows, fewest, tile_rows, lambda _block, _blocks: tile)
+
+
+def numbered_blocks(
+    first: Expr,
+    rows: Expr,
+    fewest: int,
+    tile_rows: int,
+    tile_of: Callable[[Expr, Expr], Callable[[Expr, int], None]],
+) -> None:
+    """As `row_blocks`, for tiles that know which block they are and of how many: ``tile_of(block,
+    blocks)`` gives the tile of a block, whatever its count."""
     blocks = let(ceil_div(rows, tile_rows), "blocks")
     with serial(blocks) as block:
         begin = let(div(rows * block, blocks))
         row = let(first + begin, "row")
         count = let(div(rows * (block + 1), blocks) - begin)
+        tile = tile_of(block, blocks)
         for rows_here in range(fewest, tile_rows + 1):
             with T.If(count == index(rows_here)), T.Then():
                 tile(row, rows_here)

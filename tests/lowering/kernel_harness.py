@@ -53,9 +53,21 @@ def assembly(func: tirx.PrimFunc, target: CpuTarget) -> str:
     return compiled.mod.inspect_source("asm")
 
 
+_LABEL = re.compile(r"(\.LBB\w+):")
+_JUMP = re.compile(r"\s+j\w+\s+(\.LBB\w+)\n")
+
+
 def inner_loops(code: str) -> list[str]:
-    """The loops of ``code`` that hold no other: from a label to the jump back to it."""
+    """The loops of ``code`` that hold no other: from a label to the jump back to it, with the
+    branches between them."""
+    lines = code.splitlines(keepends=True)
+    labels = {found[1]: i for i, line in enumerate(lines) if (found := _LABEL.match(line))}
+    jumps = {
+        (labels.get(found[1], i), i) for i, line in enumerate(lines) if (found := _JUMP.match(line))
+    }
+    loops = {(begin, end) for begin, end in jumps if begin < end}
     return [
-        found.group(0)
-        for found in re.finditer(r"^(\.LBB\w+):(?:(?!^\.LBB).)*?\bj\w+\s+\1\n", code, re.M | re.S)
+        "".join(lines[begin : end + 1])
+        for begin, end in sorted(loops)
+        if not any((b, e) != (begin, end) and begin <= b and e <= end for b, e in loops)
     ]

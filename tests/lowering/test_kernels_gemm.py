@@ -1,4 +1,5 @@
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -75,14 +76,18 @@ def test_epilogues_agree_with_torch(level, activation):
         _check(level, m, 77, 19, bias=True, activation=activation, residual=True)
 
 
+_SPILL = re.compile(r"^.*rsp.*mm\d|^.*mm\d.*rsp", re.M)  # a vector to or from the stack
+
+
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
 def test_the_constants_of_an_epilogue_take_no_registers_from_the_products(activation):
     target = CPU_TARGETS["x86-64-v4"]
     func = gemm(64, 128, bias=True, activation=activation, residual=False, target=target)
     loops = inner_loops(assembly(func, target))
     products = [loop for loop in loops if "vfmadd231ps" in loop and "vdivps" not in loop]
-    assert max(loop.count("vfmadd231ps") for loop in products) == 2 * target.tile_rows
-    assert not [loop for loop in products if "rsp" in loop]
+    most = max(loop.count("vfmadd231ps") for loop in products)
+    assert most == 2 * 2 * target.tile_rows  # two vectors of columns, two steps of k
+    assert not [loop for loop in products if _SPILL.search(loop)]
     assert all("prefetch" in loop for loop in products)
 
 
@@ -94,7 +99,7 @@ def test_no_sum_of_a_product_leaves_the_registers(level):
     loops = inner_loops(assembly(func, target))
     products = [loop for loop in loops if "mulps" in loop or "vfmadd231ps" in loop]
     assert len(products) > target.tile_rows // 2
-    assert not [loop for loop in products if "rsp" in loop]
+    assert not [loop for loop in products if _SPILL.search(loop)]
 
 
 @settings(max_examples=5, deadline=None)
