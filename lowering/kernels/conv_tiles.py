@@ -10,7 +10,7 @@ from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
 from .conv_weights import Convolution, Write, packed_shape
-from .panels import ask_ahead, is_narrow, widened
+from .panels import SHORT, STEPS, ask_ahead, ask_near, ask_next, is_narrow, widened
 from .prim_func import (
     Expr,
     ceil_div,
@@ -23,7 +23,7 @@ from .prim_func import (
     parallel,
     serial,
 )
-from .tile import PANEL, accumulate, finish_tile, row_blocks
+from .tile import PANEL, accumulate, finish_tile, numbered_blocks
 
 _ENOUGH_TASKS = 32  # there are so many, for the cores to share, if the lines allow
 _ENOUGH_WIDENING = 16  # fewer, where each of them makes a panel of float32 first
@@ -45,7 +45,7 @@ def emit_dense(
 
     Short lines go two at a time, or a tile would be too small for what it reads of the weight.
     """
-    panels = packed_shape(conv)[0]
+    panels, depth, _ = packed_shape(conv)
     of_group = panels // conv.groups
     enough = _ENOUGH_WIDENING if is_narrow(weight) else _ENOUGH_TASKS
     chunks = T.min(ho, div(index(-(-enough // panels)) + n - index(1), n))
@@ -65,10 +65,20 @@ def emit_dense(
         before = let(group * index(conv.group_filters) + in_group * index(PANEL), "before")
         wide = None
         if is_narrow(weight):
-            depth = packed_shape(conv)[1]
             wide = widened(weight, panel, depth, index(0), PANEL, target.lanes)
 
-        def tile(line: Expr, pixel: Expr, strip: Expr, count: tuple[int, int]) -> None:
+        def asking(block: Expr, blocks: Expr) -> Callable[[Expr, int], None] | None:
+            if depth <= SHORT:  # it stays in the level-one cache
+                return None
+            return ask_next(weight, depth, panel * index(PANEL), PANEL, block, blocks)
+
+        def tile(
+            line: Expr,
+            pixel: Expr,
+            strip: Expr,
+            count: tuple[int, int],
+            ask: Callable[[Expr, int], None] | None,
+        ) -> None:
             first = let(strip * index(width), "first")
             columns = let(left - first, "columns")
             sources = [
@@ -83,7 +93,7 @@ def emit_dense(
                 for i in range(count[0])
             ]
             channel = let(before + first)
-            place = _Place(sources, results, row, pixel, panel, wide, first, channel, columns)
+            place = _Place(sources, results, row, pixel, panel, wide, first, channel, columns, ask)
             rest = conv.group_filters % width
             if not 0 < rest <= target.lanes:
                 _tile(conv, x, weight, place, (*count, 2), target, write)
@@ -97,25 +107,28 @@ def emit_dense(
         pairs = hidden(T.Select(wo <= index(short), div(lines, 2), index(0)))
         with serial(pairs) as pair, serial(strips) as strip:
             line = let(begin + pair * index(2), "line")
+            ask = asking(pair * strips + strip, pairs * strips)
             for count in range(1, short + 1):
                 with T.If(wo == index(count)), T.Then():
-                    tile(line, index(0), strip, (2, count))
-        with serial(lines - pairs * index(2)) as i, serial(strips) as strip:
+                    tile(line, index(0), strip, (2, count), ask)
+        rest = let(lines - pairs * index(2))
+        with serial(rest) as i, serial(strips) as strip:
             line = let(begin + pairs * index(2) + i, "line")
-            row_blocks(
-                index(0),
-                wo,
-                1,
-                target.tile_rows,
-                lambda pixel, count: tile(line, pixel, strip, (1, count)),
-            )
+
+            def tile_of(block: Expr, blocks: Expr) -> Callable[[Expr, int], None]:
+                before = (i * strips + strip) * blocks + block
+                ask = asking(before, rest * strips * blocks)
+                return lambda pixel, count: tile(line, pixel, strip, (1, count), ask)
+
+            numbered_blocks(index(0), wo, 1, target.tile_rows, tile_of)
 
 
 @dataclass(frozen=True)
 class _Place:
     """Where a tile lies: where its lines begin in the input and in the result, the length of an input
     line, the first pixel; the panel, as it is stored and maybe ``widened``, the column in it, the
-    output channel, and how many columns of the group there are from there on."""
+    output channel, how many columns of the group there are from there on, and what asks for the
+    panel to come, where that is far away."""
 
     sources: list[Expr]
     results: list[Expr]
@@ -126,6 +139,7 @@ class _Place:
     first: Expr
     channel: Expr
     columns: Expr
+    ask: Callable[[Expr, int], None] | None
 
 
 def _tile(
@@ -149,11 +163,28 @@ def _tile(
             start = let(start, "start")
             sources = [let(line + start) for line in place.sources]
             k0 = let((ky * index(runs) + run) * index(length), "k0")
-            with serial(length) as j:
-                k = k0 + j
-                if place.wide is None:
-                    ask_ahead(weight, place.panel, k, place.first, vectors * lanes)
-                step(sources, j, k)
+
+            if place.ask is None:
+                with serial(length) as j:
+                    if place.wide is None:
+                        ask_ahead(weight, place.panel, k0 + j, place.first, vectors * lanes)
+                    step(sources, j, k0 + j)
+                return
+
+            def at(j: Expr) -> None:
+                if place.wide is not None:
+                    ask_near(place.wide, k0 + j, place.first, width=vectors * lanes)
+                else:
+                    ask_near(weight, place.panel, k0 + j, place.first, width=vectors * lanes)
+                step(sources, j, k0 + j)
+
+            with serial(length // STEPS) as group:
+                first = let(group * index(STEPS))
+                place.ask(k0 + first, STEPS)
+                for i in range(STEPS):
+                    at(first + index(i))
+            for j in range(length // STEPS * STEPS, length):
+                at(index(j))
 
     def pixel_at(i: int, sources: list[Expr], at: Expr, k: Expr) -> Expr:
         down, right = divmod(i, pixels)

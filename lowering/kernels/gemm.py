@@ -16,7 +16,7 @@ from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
 from .half import load_wide, narrow, rounded
-from .panels import LINE_BYTES, ask_ahead, ask_near, ask_next, is_narrow
+from .panels import LINE_BYTES, STEPS, ask_ahead, ask_near, ask_next, is_narrow
 from .prim_func import (
     FLOAT,
     Expr,
@@ -39,7 +39,6 @@ from .tile import PANEL, accumulate, fewest_rows, finish_tile, numbered_blocks, 
 from .vector_math import activate
 
 _CHUNK_BYTES = 512 * 1024  # rows of A that pass over one panel before the next is taken
-_STEPS = 2  # of k in a round of the innermost loop, which pays for the requests
 _FAR_COLUMNS = 8192  # C of so many columns is not in the cache when a tile is stored
 _ENOUGH_TASKS = 64  # chunks are made smaller until there are so many, for the cores to share
 
@@ -236,10 +235,10 @@ def _tile(
                     ask_ahead(gemm.b, panel, k, at, min(width, PANEL))
                 step(k)
             return
-        with serial(gemm.k // _STEPS) as group:
-            first = let(group * index(_STEPS))
-            ask(first, _STEPS)
-            for i in range(_STEPS):
+        with serial(gemm.k // STEPS) as group:
+            first = let(group * index(STEPS))
+            ask(first, STEPS)
+            for i in range(STEPS):
                 k = first + index(i)
                 if wide is not None:
                     ask_near(wide, k, index(0), width=width)
@@ -247,7 +246,7 @@ def _tile(
                     panel, at = stored_at(0)
                     ask_near(gemm.b, panel, k, at, width=width)
                 step(k)
-        for k in range(gemm.k // _STEPS * _STEPS, gemm.k):
+        for k in range(gemm.k // STEPS * STEPS, gemm.k):
             step(index(k))
 
     if ask is not None and gemm.n >= _FAR_COLUMNS:

@@ -32,6 +32,8 @@ from .tile import PANEL
 LINE_BYTES = 64
 AHEAD = 256  # steps of k that a weight is asked for before it is used: it comes from far away
 NEAR = 12  # the same, where it lies in the level-two cache
+SHORT = 192  # steps of k for which a panel of float32 takes half of the level-one cache
+STEPS = 2  # of k in a round of the innermost loop, which pays for the requests
 _FRACTION = 16  # bits of a number of lines behind the point
 
 
