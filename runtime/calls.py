@@ -42,6 +42,7 @@ class Calls:
 
     Attributes:
         code: shared by all threads.
+        path: of the bundle.
         routes: of the binary.
         weights: where the weights lie, from and to: what lies there is not given away.
         local: has the calling thread's ``worker``, once it has called the model.
@@ -59,7 +60,7 @@ class Calls:
         self.code = code
         self.weights = weights
         self.local = threading.local()
-        self._path = path
+        self.path = path
         self.routes = routes
         self._num_threads = num_threads
         self._told = told
@@ -73,7 +74,7 @@ class Calls:
         """
         listener = log("runtime")
         if listener is not None:
-            listener.info("%s: a VM for %s", self._path, threading.current_thread().name)
+            listener.info("%s: a VM for %s", self.path, threading.current_thread().name)
         given = [route.given for route in self.routes]
         try:
             worker = Worker(self.code, self._told.new_counts(), given)
@@ -169,8 +170,8 @@ class Calls:
             return InternalError(
                 Diagnostic(
                     "TC602",
-                    f"{self._path}: the system has not enough memory for this call",
+                    f"{self.path}: the system has not enough memory for this call",
                     tries=("model.release_memory()", "load(memory_limit=…), to refuse such calls"),
                 )
             )
-        return InternalError(Diagnostic("TC601", f"{self._path}: {text}"))
+        return InternalError(Diagnostic("TC601", f"{self.path}: {text}"))

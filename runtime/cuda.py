@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..artifacts.container import Bundle
 from ..artifacts.errors import BundleError, Diagnostic, InternalError, UsageError
 from ..artifacts.manifest import WEIGHTS_NAME
 from ..artifacts.weights import Weight
 from .library import load_ffi
+
+if TYPE_CHECKING:
+    from .gpu_graphs import Arena, GpuGraphs
 
 CUDART = "libcudart.so.13"
 POOL_ENVIRONMENT = "TCEXPORT_CUDA_POOL"
@@ -32,6 +35,7 @@ _ALIGNMENT = 256
 _ANY_DIRECTION = 4  # cudaMemcpyDefault
 _NOT_READY = 600
 _WITHOUT_TIMES = 2  # cudaEventDisableTiming
+_NON_BLOCKING = 1  # cudaStreamNonBlocking
 _LOCK = threading.RLock()
 
 
@@ -94,6 +98,35 @@ class Cudart:
     def free_pinned(self, memory: int) -> None:
         self.call("cudaFreeHost", ctypes.c_void_p(memory))
 
+    # --- graphs ---
+
+    def end_capture(self, stream: ctypes.c_void_p) -> tuple[ctypes.c_void_p, str]:
+        """The graph of what was put on a stream, null where that failed, and the error's name."""
+        graph = ctypes.c_void_p()
+        status = self._library.cudaStreamEndCapture(stream, ctypes.byref(graph))
+        return graph, f"cudaStreamEndCapture answers {self.name_of(status)}" if status else ""
+
+    def kinds_of(self, graph: ctypes.c_void_p) -> set[int]:
+        """The types (cudaGraphNodeType) of the nodes of a graph."""
+        count, kind = ctypes.c_size_t(), ctypes.c_int()
+        self.call("cudaGraphGetNodes", graph, None, ctypes.byref(count))
+        nodes = (ctypes.c_void_p * count.value)()
+        if count.value:
+            self.call("cudaGraphGetNodes", graph, nodes, ctypes.byref(count))
+        kinds = set()
+        for node in nodes:
+            self.call("cudaGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+            kinds.add(kind.value)
+        return kinds
+
+    def destroy_graph(self, executable: ctypes.c_void_p) -> None:
+        """Whatever comes of it: after an error of the device there is nothing to be done."""
+        self._library.cudaGraphExecDestroy(executable)
+
+    def forget_error(self) -> None:
+        """Let later calls not find what an earlier one was told of."""
+        self._library.cudaGetLastError()
+
 
 def load_cudart(bundle: Bundle) -> Cudart:
     """The CUDA runtime library: one that is loaded already, the system's, or the wheel's.
@@ -140,13 +173,17 @@ def _places() -> Iterator[tuple[int, str]]:
 class GpuMemory:
     """Bytes on a GPU: the ``weights`` of this model (shared by all that were loaded from equal
     weights), the ``pool`` of this process that calls take their memory from, as measured when it
-    grew, its ``limit``, and what is ``free`` of the ``total``."""
+    grew, its ``limit``, and what is ``free`` of the ``total``. ``graphs`` is the number of CUDA graphs
+    of this model, and ``graph_bytes`` what they keep: their inputs, and the part of the pool that they
+    share with those of other models."""
 
     weights: int
     pool: int
     limit: int
     free: int
     total: int
+    graphs: int = 0
+    graph_bytes: int = 0
 
 
 class Weights:
@@ -196,6 +233,8 @@ class Device:
         index: its number; ``place`` the same as DLPack has it.
         tensor_class: tvm_ffi's own tensors.
         holders: what has memory of this GPU, and answers ``memory()``.
+        graphs: of the models here, the `GpuGraphs` of each that has any.
+        event: comes when all is done that was queued by the calls until now.
         lock: held while a call is queued.
     """
 
@@ -215,12 +254,15 @@ class Device:
         self._set_stream = ffi.core._env_set_current_stream
         self._weights: weakref.WeakValueDictionary[Any, Weights] = weakref.WeakValueDictionary()
         self.holders: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.graphs: weakref.WeakSet[GpuGraphs] = weakref.WeakSet()
+        self._arena: weakref.ref[Arena] | None = None
+        self._recorder = ctypes.c_void_p()
         self._lost: list[Any] = []
-        self._event = ctypes.c_void_p()
+        self.event = ctypes.c_void_p()
         self._last: int | None = None  # the stream of the last call
         self.pool = 0
         with self.current():
-            cudart.call("cudaEventCreateWithFlags", ctypes.byref(self._event), _WITHOUT_TIMES)
+            cudart.call("cudaEventCreateWithFlags", ctypes.byref(self.event), _WITHOUT_TIMES)
             self.total = cudart.free_memory()[1]
         self.limit = _pool_limit(self.total)
 
@@ -255,21 +297,21 @@ class Device:
         with self.lock, self.current():
             self.raise_failure()
             if self._last is not None and self._last != stream:
-                self.cudart.call("cudaStreamWaitEvent", ctypes.c_void_p(stream), self._event, 0)
-            before = self._set_stream(_KIND, self.index, stream)
+                self.cudart.call("cudaStreamWaitEvent", ctypes.c_void_p(stream), self.event, 0)
+            before = self.set_stream(stream)
             try:
                 yield
             finally:
-                self._set_stream(_KIND, self.index, before)
+                self.set_stream(before)
                 # Recorded after an error too: what was queued before it runs.
-                self.cudart.call("cudaEventRecord", self._event, ctypes.c_void_p(stream))
+                self.cudart.call("cudaEventRecord", self.event, ctypes.c_void_p(stream))
                 self._last = stream
 
     def raise_failure(self) -> None:
         """Raise what queued work has ended in, if it is known by now."""
         if self._last is None:
             return
-        error = self.cudart.query(self._event)
+        error = self.cudart.query(self.event)
         if error:
             self.keep_all()
             raise InternalError(
@@ -295,14 +337,14 @@ class Device:
             InternalError: TC601, one of them failed.
         """
         with self.lock, self.current():
-            self.cudart.settle(self._event)
+            self.cudart.settle(self.event)
             self.raise_failure()
 
     def settle(self) -> None:
         """Wait for what is queued, whatever becomes of it: an error is told already."""
         with self.lock, self.current():
-            self.cudart.settle(self._event)
-            if self._last is not None and self.cudart.query(self._event):
+            self.cudart.settle(self.event)
+            if self._last is not None and self.cudart.query(self.event):
                 self.keep_all()
 
     def empty(self, size: int) -> Any:
@@ -385,6 +427,10 @@ class Device:
             self.pool += max(0, before - self.cudart.free_memory()[0])
             if self.pool > self.limit:
                 self.release()
+            if self.pool > self.limit:
+                for each in list(self.graphs):
+                    each.give_up(f"the graphs took the pool beyond its limit, {self.limit} bytes")
+                self.release()
 
     def release(self) -> int:
         """Give the memory of TVM's pool that no tensor uses back to CUDA; how many bytes that was."""
@@ -394,6 +440,31 @@ class Device:
             given = max(0, self.cudart.free_memory()[0] - before)
             self.pool = max(0, self.pool - given)
             return given
+
+    # --- recording (see `gpu_graphs`) ---
+
+    def set_stream(self, stream: int) -> int:
+        """The stream that compiled code uses in this thread; the one before."""
+        before: int = self._set_stream(_KIND, self.index, stream)
+        return before
+
+    def recorder(self) -> ctypes.c_void_p:
+        """A stream that nothing runs on: calls are recorded there. The default stream cannot be."""
+        if not self._recorder:
+            self.cudart.call(
+                "cudaStreamCreateWithFlags", ctypes.byref(self._recorder), _NON_BLOCKING
+            )
+        return self._recorder
+
+    def arena(self) -> Arena | None:
+        """The memory that the graphs of all models here share; None while there are none."""
+        return None if self._arena is None else self._arena()
+
+    def keep_arena(self, arena: Arena) -> None:
+        """It lives as long as one of the graphs that refer to it."""
+        if self.arena() is not arena:
+            self._arena = weakref.ref(arena)
+            self.holders.add(arena)
 
     def memory(self, weights: int) -> GpuMemory:
         with self.current():

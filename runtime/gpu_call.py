@@ -8,18 +8,20 @@ that stream comes to them. What lies on the CPU goes over pinned memory, and the
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..artifacts.errors import Diagnostic, GuardError, InternalError
 from .cuda import CudaError, Cudart, Device, GpuMemory, Weights, device_at
+from .gpu_graphs import GpuGraphs, Graph, Output
 from .guards import Sizes
 from .library import load_ffi
 from .memory import give_back
@@ -128,44 +130,58 @@ class OnGpu:
         tensors = dict(zip(self.names, self.weights.tensors, strict=True))
         return tuple(tuple(tensors[name] for name in entry.weights) for entry in entries)
 
+    def caller(self, calls: Calls, graphs: int, library: memoryview) -> GpuCalls:
+        """How the model is called, with at most so many CUDA graphs; ``library`` is its code."""
+        if not graphs:
+            return GpuCalls(self, calls)
+        made = GpuGraphs(self.device, calls.code, calls.path, graphs, library)
+        return GpuCalls(self, calls, made)
+
     @property
     def vm(self) -> tuple[int, ...]:
         """What a VM is told: the GPU, where its memory is pooled (cudaMalloc waits for the device),
         and the CPU, where shapes are computed."""
         return (_CUDA, self.device.index, _POOLED_ALLOCATOR, 1, 0, _NAIVE_ALLOCATOR)
 
-    def runner(
-        self, calls: Calls
-    ) -> Callable[[Route, Sequence[Any], Sizes, Session | None], list[Any]]:
-        """What takes the place of `Calls.run`."""
-        return GpuCalls(self, calls).run
-
-    def memory(self) -> GpuMemory:
-        return self.device.memory(self.weights.size)
-
-    def release(self, workers: list[Worker]) -> int:
-        """Give back what threads keep for their calls, and what the pool has to spare; how many bytes
-        of the GPU that was. ``workers`` is empty afterwards."""
-        before = self.memory().free
-        self.device.synchronize()
-        give_back(workers)
-        workers.clear()
-        self.device.release()
-        return max(0, self.memory().free - before)
-
 
 class GpuCalls:
-    """How a model is called on its GPU."""
+    """How a model is called on its GPU: `run` takes the place of `Calls.run`.
 
-    def __init__(self, place: OnGpu, calls: Calls) -> None:
+    Args:
+        graphs: those of the model, where it was asked for them.
+    """
+
+    def __init__(self, place: OnGpu, calls: Calls, graphs: GpuGraphs | None = None) -> None:
         self._device, self._weights = place.device, place.weights
         self._calls = calls
+        self._graphs = graphs
         self._blocking = os.environ.get(BLOCKING_ENVIRONMENT, "0") not in ("", "0")
         self._known: set[Sizes] = set()
         self._device.holders.add(self)
 
     def memory(self) -> Any:
         return self._calls.code  # its modules are unloaded from the device
+
+    def used(self) -> GpuMemory:
+        """Bytes on the GPU."""
+        found = self._device.memory(self._weights.size)
+        if self._graphs is None:
+            return found
+        with self._device.lock:
+            return replace(found, graphs=self._graphs.count, graph_bytes=self._graphs.size)
+
+    def release(self, workers: list[Worker]) -> int:
+        """Give back what threads keep for their calls, the graphs, and what the pool has to spare; how
+        many bytes of the GPU that was. ``workers`` is empty afterwards."""
+        before = self.used().free
+        self._device.synchronize()
+        with self._device.lock, self._device.current():
+            if self._graphs is not None:
+                self._graphs.clear()
+        give_back(workers)
+        workers.clear()
+        self._device.release()
+        return max(0, self.used().free - before)
 
     def run(
         self, route: Route, leaves: Sequence[Any], sizes: Sizes, session: Session | None
@@ -219,30 +235,39 @@ class GpuCalls:
         arguments, places = [], []
         size = sum(_padded(_bytes(leaves[index])) for index, _, _ in route.taken)
         with self._device.turn(stream):
+            graph = self._graph(route, sizes, [leaves[index].shape for index, _, _ in route.taken])
             offset = 0
-            for index, dtype, _ in route.taken:
+            for number, (index, dtype, _) in enumerate(route.taken):
                 leaf = leaves[index]
                 tensor = leaf.tensor
-                if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT or not _bytes(leaf):
+                as_it_is = tensor.is_contiguous() and not tensor.data_ptr() % ALIGNMENT
+                if not as_it_is or not _bytes(leaf) or graph is not None:
                     source = _compact(leaf, self._device, stream)
-                    base = staging.require(size)
-                    tensor = staging.view(offset, leaf.shape, dtype)
+                    if graph is not None:
+                        base, tensor = graph.base, graph.arguments[number]
+                    else:
+                        base = staging.require(size)
+                        tensor = staging.view(offset, leaf.shape, dtype)
                     if _bytes(leaf):
                         copied = _bytes(leaf)
                         self._device.cudart.copy(base + offset, source.data_ptr(), copied, stream)
-                        worker.counts.copies += 1
-                        worker.counts.copied_bytes += copied
+                        if not as_it_is:
+                            worker.counts.copies += 1
+                            worker.counts.copied_bytes += copied
                     offset += _padded(_bytes(leaf))
                 arguments.append(tensor)
                 places.append(tensor.data_ptr())
-            tensors = self._call(route, worker, arguments, sizes)
+            tensors = self._call(route, worker, arguments, sizes, graph, stream)
             results = [self._own(tensor, places, stream) for tensor in tensors]
         if self._blocking or not shared:
             self._device.cudart.wait(stream)
         return results
 
     def _own(self, tensor: Any, places: list[int], stream: int) -> Any:
-        """The tensor, or a copy where it is an argument or a weight."""
+        """The tensor, or a copy where it is an argument, a weight or a graph's."""
+        if type(tensor) is Output:
+            assert self._graphs is not None
+            return self._graphs.copied(tensor, stream)
         place = tensor.data_ptr()
         low, high = self._weights.span
         if place not in places and not low <= place < high:
@@ -279,18 +304,24 @@ class GpuCalls:
                 part.view(array.dtype).reshape(array.shape)[...] = array
         copy = self._device.cudart.copy
         with self._device.turn(0):
-            base = staging.require(size)
-            arguments = [
-                staging.view(offset, array.shape, dtype)
-                for array, offset, (_, dtype, _) in zip(arrays, offsets, route.taken, strict=True)
-            ]
+            graph = self._graph(route, sizes, [array.shape for array in arrays])
+            if graph is not None:
+                base, arguments = graph.base, graph.arguments
+            else:
+                base = staging.require(size)
+                arguments = [
+                    staging.view(offset, array.shape, dtype)
+                    for array, offset, (_, dtype, _) in zip(
+                        arrays, offsets, route.taken, strict=True
+                    )
+                ]
             if pinned and size:
                 copy(base, staging.there.address, size, 0)
             elif size:
                 for array, offset in zip(arrays, offsets, strict=True):
                     packed = np.ascontiguousarray(array)
                     copy(base + offset, packed.ctypes.data, packed.nbytes, 0)
-            tensors = self._call(route, worker, arguments, sizes)
+            tensors = self._call(route, worker, arguments, sizes, graph, 0)
             results = [_empty_like(tensor) for tensor in tensors]
             wanted = sum(_padded(array.nbytes) for array, _ in results)
             pinned = staging.back.require(wanted)
@@ -311,7 +342,32 @@ class GpuCalls:
 
     # --- both ---
 
-    def _call(self, route: Route, worker: Worker, arguments: list[Any], sizes: Sizes) -> list[Any]:
+    def _graph(self, route: Route, sizes: Sizes, shapes: Sequence[tuple[int, ...]]) -> Graph | None:
+        if self._graphs is None:
+            return None
+        taken, offset = [], 0
+        for (_, dtype, _), shape in zip(route.taken, shapes, strict=True):
+            taken.append((tuple(shape), dtype, offset))
+            offset += _padded(math.prod(shape) * bits_of(dtype).itemsize)
+        return self._graphs.of(sizes, [*taken, ((), "", offset)])
+
+    def _call(
+        self,
+        route: Route,
+        worker: Worker,
+        arguments: list[Any],
+        sizes: Sizes,
+        graph: Graph | None,
+        stream: int,
+    ) -> list[Any]:
+        """What the compiled function returns; of a ``graph``, whose arguments these are then, what it
+        leaves behind."""
+        if graph is not None and self._graphs is not None:
+            was_ready = graph.ready
+            outputs = self._graphs.run(graph, route, sizes, stream)
+            if outputs is not None:
+                worker.counts.replays += was_ready
+                return outputs
         if route.sized:
             arguments = [*arguments, worker.shape(sizes[: route.sized])]
         if sizes in self._known:

@@ -35,7 +35,7 @@ from .library import LOADING, load_library
 from .machine import this_machine
 from .mapped import map_weights
 from .memory import give_back, limited
-from .placement import Choice, bring, choose
+from .placement import Choice, bring, choose, graph_limit
 from .session import Session, without_session
 from .short import MISS, Short, Way, for_numpy, for_torch
 from .shutdown import is_ending, wait_if_ending, watch
@@ -70,6 +70,7 @@ def load(
     memory_limit: int | None = None,
     variant: str | None = None,
     count_sizes: bool = False,
+    cuda_graphs: bool | int = False,
 ) -> Model:
     """Load a bundle and make it ready to be called.
 
@@ -92,6 +93,9 @@ def load(
         variant: serve with this one of the bundle's variants alone, and nothing else, to compare it
             with the others. By default each call goes to the first one that takes it.
         count_sizes: count in `Model.seen` which sizes calls have, for `tcexport advise`.
+        cuda_graphs: on a GPU, record what a call queues when its sizes come for the second time, and
+            queue it as one from then on. A number says for how many sizes that is kept, True is 16.
+            Refused for the CPU, unless ``device`` is "auto".
 
     Raises:
         BundleError: the file is not a sound bundle (TC401 to TC403), is not trusted (TC408,
@@ -109,6 +113,7 @@ def load(
         memory_limit=memory_limit,
         variant=variant,
         count_sizes=count_sizes,
+        cuda_graphs=cuda_graphs,
     )
 
 
@@ -137,6 +142,7 @@ class Model:
         memory_limit: int | None = None,
         variant: str | None = None,
         count_sizes: bool = False,
+        cuda_graphs: bool | int = False,
     ) -> None:
         if on_violation is not None and not callable(on_violation):
             raise UsageError(
@@ -153,6 +159,7 @@ class Model:
             self.manifest = pinned(self.manifest, variant, bundle.path)
         machine = this_machine()
         chosen = choose(bundle, self.manifest, device, machine)
+        graphs = graph_limit(cuda_graphs, device, chosen)
         if memory_limit is not None:
             if chosen.on_gpu:
                 raise _limit_of_a_gpu(memory_limit, chosen)
@@ -192,7 +199,10 @@ class Model:
         names = [route.name for route in self._routes]
         self._told = Told(self.path, names, self._counted)
         self._calls = Calls(self.path, code, self._routes, self.num_threads, span, self._told)
-        self._run = gpu.runner(self._calls) if gpu else self._calls.run
+        self._on_gpu = (
+            gpu.caller(self._calls, graphs, bundle.view(self.target.library)) if gpu else None
+        )
+        self._run = self._on_gpu.run if self._on_gpu else self._calls.run
         POOLS.expect(self.num_threads)
         self._on_violation = on_violation
         self._tell()
@@ -324,9 +334,9 @@ class Model:
             are free there now that were not; None where the system does not tell.
         """
         workers = self._told.workers()
-        if self._gpu is not None:
+        if self._on_gpu is not None:
             self._calls.forget()  # a VM holds what its last call took
-            return self._gpu.release(workers)
+            return self._on_gpu.release(workers)
         return give_back(workers)
 
     @property
@@ -436,7 +446,7 @@ class Model:
 
     def gpu_memory(self) -> GpuMemory | None:
         """Bytes on the GPU; None for a model on the CPU."""
-        return None if self._gpu is None else self._gpu.memory()
+        return None if self._on_gpu is None else self._on_gpu.used()
 
     @property
     def metrics(self) -> Metrics:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..artifacts.container import Bundle
 from ..artifacts.contract import TensorInput
-from ..artifacts.errors import BundleError, Diagnostic
+from ..artifacts.errors import BundleError, Diagnostic, UsageError
 from ..artifacts.manifest import Manifest, Target, routes
 from ..artifacts.weights import Weight
 from .library import LOADING, code_of, load_cuda_runtime, load_runtime
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .gpu_call import OnGpu
 
 _logger = logging.getLogger("tcexport.device")
+_GRAPHS = 16  # of a model, unless another number is asked for
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,31 @@ def choose(bundle: Bundle, manifest: Manifest, device: str, machine: Machine) ->
         if not or_cpu:
             raise
         return _second_choice(bundle, manifest, machine, error)
+
+
+def graph_limit(asked: bool | int, device: str, choice: Choice) -> int:
+    """How many graphs ``load(cuda_graphs=…)`` asks for; on the CPU there are none.
+
+    Raises:
+        UsageError: TC008, neither a bool nor a number from 0; or asked for on the CPU.
+    """
+    if not isinstance(asked, int) or asked < 0:
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                f"cuda_graphs={asked!r:.40}: needs True, False or the number of sizes to keep "
+                "graphs for",
+            )
+        )
+    if asked and not choice.on_gpu and device != "auto":
+        raise UsageError(
+            Diagnostic(
+                "TC008",
+                f"cuda_graphs={asked} is of a GPU; {choice.target.name} runs on the CPU",
+                tries=("device='cuda'", "load it without cuda_graphs"),
+            )
+        )
+    return _GRAPHS if asked is True else int(asked)
 
 
 def bring(bundle: Bundle, manifest: Manifest, choice: Choice, machine: Machine) -> Placement:

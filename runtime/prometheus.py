@@ -25,6 +25,7 @@ _TOTALS = (
     ("seconds", "Seconds that calls spent in the compiled code, all threads together."),
     ("copies", "Inputs that had to be copied, being strided or not on a 64-byte boundary."),
     ("copied_bytes", "Bytes of these inputs."),
+    ("replays", "Calls that were a launch of a CUDA graph."),
 )
 _BY_LABEL = (
     ("violations", "code", "Calls that were refused, by the error's code."),

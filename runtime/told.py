@@ -82,4 +82,5 @@ class Told:
                 dict(self._guards),
                 1e-9 * total.nanoseconds,
                 dict(zip(self._variants, total.calls, strict=True)) if several else {},
+                total.replays,
             )

@@ -28,7 +28,7 @@ class Metrics:
     ``copies`` are inputs that had to be copied (strided or unaligned), ``copied_bytes`` their
     size; ``violations`` counts refused calls by code, and ``guards`` by the guard that refused;
     ``seconds`` were spent in compiled code; ``variants`` counts the calls that each variant served, by
-    its name, where there are several.
+    its name, where there are several; ``replays`` are the calls that were a launch of a CUDA graph.
     """
 
     calls: int = 0
@@ -38,6 +38,7 @@ class Metrics:
     guards: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     variants: Mapping[str, int] = field(default_factory=dict)
+    replays: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,18 @@ class Code:
 class Counts:
     """What one thread has counted: nobody else writes to it, so that it needs no lock."""
 
-    __slots__ = ("calls", "copied_bytes", "copies", "nanoseconds")
+    __slots__ = ("calls", "copied_bytes", "copies", "nanoseconds", "replays")
 
     def __init__(self, variants: int) -> None:
         self.calls = [0] * variants  # of each variant
-        self.copies = self.copied_bytes = self.nanoseconds = 0
+        self.copies = self.copied_bytes = self.nanoseconds = self.replays = 0
 
     def add(self, other: Counts) -> None:
         self.calls = [a + b for a, b in zip(self.calls, other.calls, strict=True)]
         self.copies += other.copies
         self.copied_bytes += other.copied_bytes
         self.nanoseconds += other.nanoseconds
+        self.replays += other.replays
 
 
 class Worker:

@@ -119,12 +119,14 @@ def check(path: Path, source: str, device: str, expected: Path | None, end: floa
     module = _on_gpu(source, device) if source else None
     check_numbers(found, model, points, module, expected, path)
     check_refusals(found, model, path)
+    recorded = check_graphs(found, model, points, path, device)
     for sizes in points:
         if time.monotonic() > end:
             found.say(f"speed at {_shown(sizes)}", "left out: no time")
             continue
-        time_calls(found, model, sizes, module, end)
-    check_memory(found, model)
+        time_calls(found, model, recorded, sizes, module, end)
+    check_memory(found, "memory", model)
+    check_memory(found, "memory, with graphs", recorded)
     return found
 
 
@@ -227,6 +229,36 @@ def save_expected(path: Path, source: str, folder: Path) -> None:
         click.echo(f"{file}: {_shown(sizes)}")
 
 
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def check_graphs(
+    found: Checked, model: Model, points: Sequence[dict[str, int]], path: Path, device: str
+) -> Model:
+    """The bundle with CUDA graphs: each point thrice, with other values each time. What replays give
+    must be the bits of calls without, also once later calls were made, and while results are held."""
+    recorded = load_bundle(path, device=device, cuda_graphs=len(points))
+    for sizes in points:
+        held, before = [], recorded.metrics.replays
+        for seed in range(3):
+            values = _values(model.contract, sizes, seed)
+            there = [_to_device(model, each) for each in values]
+            wanted = [_to_host(model, each) for each in _leaves(_called(model, there))]
+            held.append((wanted, _leaves(_called(recorded, there))))
+            found_on_host = _arrays(_called(recorded, values), model.contract)
+            held.append((wanted, found_on_host))
+        same = all(
+            want.tobytes()
+            == (got if isinstance(got, np.ndarray) else _to_host(model, got)).tobytes()
+            for wanted, results in held
+            for want, got in zip(wanted, results, strict=True)
+        )
+        replays = recorded.metrics.replays - before
+        said = f"{replays} of 6 calls replayed, {'the same' if same else 'other'} bits as without"
+        found.say(f"graphs at {_shown(sizes)}", said, bad=not same or replays != 4)
+    return recorded
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -269,13 +301,15 @@ def _refused(found: Checked, path: Path, device: str, code: str, **environment: 
 
 
 def time_calls(
-    found: Checked, model: Model, sizes: dict[str, int], module: Any, end: float
+    found: Checked, model: Model, recorded: Model, sizes: dict[str, int], module: Any, end: float
 ) -> None:
-    """Medians of the bundle and, with a source and torch, of eager, torch.compile and AOTInductor."""
+    """Medians of the bundle, of its graphs and, with a source and torch, of eager, torch.compile and
+    AOTInductor."""
     values = _values(model.contract, sizes)
     args, kwargs = call_of(model.contract, values)
     there = call_of(model.contract, [_to_device(model, each) for each in values])
     medians = {"bundle": _median(model, lambda: model(*there[0], **there[1]), end)}
+    medians["with graphs"] = _median(recorded, lambda: recorded(*there[0], **there[1]), end)
     medians["bundle, from numpy"] = _median(model, lambda: model(*args, **kwargs), end)
     if module is not None:
         for name, run in _rivals(module, model.contract, values, end):
@@ -338,17 +372,18 @@ def _rivals(
             yield "AOTInductor", inference(torch._inductor.aoti_load_package(package))
 
 
-def check_memory(found: Checked, model: Model) -> None:
+def check_memory(found: Checked, what: str, model: Model) -> None:
     """What it takes, and that it gives back what it does not need."""
     before = model.gpu_memory()
     given = model.release_memory()
     after = model.gpu_memory()
     assert before is not None and after is not None
     found.say(
-        "memory",
+        what,
         f"weights {before.weights} B, pool {before.pool} B of {before.limit} B, "
-        f"{given} B given back, {after.free} B free of {after.total} B",
-        bad=after.pool > after.limit or after.free < before.free,
+        f"{before.graphs} graphs with {before.graph_bytes} B, {given} B given back, "
+        f"{after.free} B free of {after.total} B",
+        bad=after.pool > after.limit or after.free < before.free or after.graphs > 0,
     )
 
 
@@ -382,9 +417,9 @@ def _steps(dim: Dim) -> list[int]:
     return list(dict.fromkeys(spread))
 
 
-def _values(contract: Contract, sizes: dict[str, int]) -> list[Any]:
+def _values(contract: Contract, sizes: dict[str, int], seed: int = 0) -> list[Any]:
     """The inputs, drawn: numpy arrays, TVM tensors for dtypes that numpy lacks, and fixed values."""
-    drawn = drawn_inputs(contract, sizes, 0)
+    drawn = drawn_inputs(contract, sizes, seed)
     values: list[Any] = []
     for index, item in enumerate(contract.inputs):
         if isinstance(item, Fixed):

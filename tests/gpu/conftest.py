@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ..runtime.bundles import add_weight, gather_rows
 from . import standin
+from .bundles import gpu_compiled, pack_gpu
+from .small import TABLE, WEIGHT, added_contract, compiled_add, gathered_contract, long_chain
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +37,7 @@ def driver(
         for name, value in settings.items():
             monkeypatch.setenv(f"STANDIN_{name.upper()}", str(value))
 
-    for name in ("DEVICES", "DRIVER", "MEMORY", "ORDER", "LAZY", "FAIL"):
+    for name in ("DEVICES", "DRIVER", "MEMORY", "ORDER", "LAZY", "FAIL", "CAPTURE"):
         monkeypatch.delenv(f"STANDIN_{name}", raising=False)
     return say
 
@@ -45,3 +49,38 @@ def kernels(driver: Callable[..., None], tmp_path: Path) -> Path:
     folder.mkdir()
     driver(kernels=folder)
     return folder
+
+
+@pytest.fixture
+def added(kernels: Path, tmp_path: Path) -> Path:
+    library = gpu_compiled(add_weight, kernels)
+    cpu = {"x86-64-v3": compiled_add()}
+    return pack_gpu(tmp_path / "a.tcpkg", added_contract(), library, {"w": WEIGHT}, cpu=cpu)
+
+
+@pytest.fixture
+def chained(kernels: Path, tmp_path: Path) -> Path:
+    library = gpu_compiled(long_chain, kernels)
+    return pack_gpu(tmp_path / "c.tcpkg", added_contract(), library, {"w": WEIGHT})
+
+
+@pytest.fixture
+def gathered(kernels: Path, tmp_path: Path) -> Path:
+    library = gpu_compiled(gather_rows, kernels)
+    return pack_gpu(tmp_path / "g.tcpkg", gathered_contract(), library, {"table": TABLE}, results=3)
+
+
+@pytest.fixture
+def sound(
+    libraries: tuple[ctypes.CDLL, ctypes.CDLL], driver: Callable[..., None]
+) -> Iterator[None]:
+    """No kernel wrote beside its memory, and neither an error nor a model stays for the next test."""
+    yield
+    libraries[0].standin_recover()
+    gc.collect()
+    libraries[0].standin_check()
+
+
+@pytest.fixture
+def count(libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> Callable[[int], int]:
+    return libraries[0].standin_count

@@ -126,6 +126,12 @@ def test_an_exported_encoder_gives_eagers_numbers_at_every_size(
         np.testing.assert_allclose(
             found.astype(np.float32), wanted.astype(np.float32), rtol=0, atol=TOLERANCE
         )
+    recorded = tcexport.load(exported.path, device="cuda", cuda_graphs=True)
+    for seed in range(4):
+        ids = torch.randint(0, 50, (3, 70), generator=generator).numpy()
+        keep = np.random.default_rng(seed).random((3, 70)) < 0.7
+        np.testing.assert_array_equal(recorded(ids, keep), loaded(ids, keep))
+    assert recorded.metrics.replays == 2
     for ids, what in (
         (np.zeros((1, 129), np.int64), "TC301"),
         (np.full((1, 3), 50, np.int64), "TC309"),

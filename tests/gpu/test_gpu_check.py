@@ -12,17 +12,10 @@ from click.testing import CliRunner, Result
 
 from tcexport.tools.gpu_check import distance, main
 
+from ..runtime.bundles import add_weight, gather_rows
 from . import standin
 from .bundles import gpu_compiled, pack_gpu
-from .test_call import (
-    TABLE,
-    WEIGHT,
-    add_weight,
-    added_contract,
-    compiled_add,
-    gather_rows,
-    gathered_contract,
-)
+from .small import TABLE, WEIGHT, added_contract, compiled_add, gathered_contract
 
 
 @pytest.fixture
@@ -54,6 +47,8 @@ def test_a_bundle_is_held_against_its_own_cpu(bundles: tuple[Path, Path], tmp_pa
         "cuda:sm_80+sm_90+ptx on cuda:0",
         "numbers at n=512             off by 0.0e+00 from the bundle on the CPU",
         "n=4097                       TC301",
+        "graphs at n=384              4 of 6 calls replayed, the same bits as without",
+        "5 graphs with",
         "cuda:99                      TC407",
         "CUDA_VISIBLE_DEVICES='' cuda TC420",
         "all as promised",
@@ -61,7 +56,7 @@ def test_a_bundle_is_held_against_its_own_cpu(bundles: tuple[Path, Path], tmp_pa
         assert says in result.output
     (found,) = json.loads(report.read_text())
     assert list(found["medians"]) == ["n=1", "n=128", "n=256", "n=384", "n=512"]
-    assert set(found["medians"]["n=1"]) == {"bundle", "bundle, from numpy"}
+    assert set(found["medians"]["n=1"]) == {"bundle", "with graphs", "bundle, from numpy"}
 
 
 def test_saved_results_are_what_counts_where_they_are(
@@ -75,6 +70,15 @@ def test_saved_results_are_what_counts_where_they_are(
     result = run(added, "--expected", folder)
     assert result.exit_code == 1
     assert "BAD numbers at n=256" in result.output and "1 bad" in result.output
+
+
+def test_a_model_that_cannot_be_recorded_is_not_as_promised(
+    bundles: tuple[Path, Path], driver: Callable[..., None]
+) -> None:
+    driver(capture="0")
+    result = run(bundles[0])
+    assert result.exit_code == 1
+    assert "BAD graphs at n=1                0 of 6 calls replayed, the same bits" in result.output
 
 
 def test_without_anything_to_hold_them_against_numbers_are_not_good(

@@ -27,7 +27,7 @@ from tcexport.runtime.machine import Machine
 from ..runtime.bundles import add_weight, pack
 from . import standin
 from .bundles import CODE, gpu_compiled, pack_gpu
-from .test_call import WEIGHT, added_contract, compiled_add
+from .small import WEIGHT, added_contract, compiled_add
 
 PATH = Path("m.tcpkg")
 MACHINE = Machine("linux", "x86_64", "2.36", frozenset(CPU_LEVELS["x86-64-v3"].flags))

@@ -11,6 +11,7 @@
 // STANDIN_DRIVER   what cuDriverGetVersion answers (13000)
 // STANDIN_MEMORY   bytes of each device (1 GiB)
 // STANDIN_FAIL     a part of a kernel's name: it ends in an illegal access when it runs
+// STANDIN_CAPTURE  "0": no stream can be captured
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -48,6 +49,9 @@ enum {
   NOT_READY = 600,
   ILLEGAL_ADDRESS = 700,
   NOT_SUPPORTED = 801,
+  CAPTURE_UNSUPPORTED = 900,  // what waits, on a stream that is captured
+  CAPTURE_INVALIDATED = 901,
+  CAPTURE_UNMATCHED = 903,
 };
 
 std::recursive_mutex lock;
@@ -88,8 +92,9 @@ int shared_limit(int device) {  // per block, with the attribute set; CUDA's pro
 
 thread_local int current = 0;
 int sticky = OK;  // an error that a kernel ended in stays, as on a device
-long counts[5];   // launches, bytes to devices, bytes from devices, waits, allocations
-enum { LAUNCHES, TO_DEVICE, FROM_DEVICE, WAITS, ALLOCATIONS };
+long counts[7];   // launches, bytes to devices, bytes from devices, waits, allocations,
+                  // launches of graphs, graphs that can be launched now
+enum { LAUNCHES, TO_DEVICE, FROM_DEVICE, WAITS, ALLOCATIONS, REPLAYS, GRAPHS };
 
 // --- memory -------------------------------------------------------------------------------------
 
@@ -220,10 +225,25 @@ struct Work {
   std::function<void()> run;
   std::vector<Point> after;
 };
+// What was put on a stream while it was captured. None of it has run.
+enum NodeType { KERNEL_NODE = 0, MEMCPY_NODE = 1, EMPTY_NODE = 5 };
+struct Node {
+  NodeType type;
+  std::function<void()> run;
+};
+struct Graph {
+  std::vector<Node*> nodes;
+  bool valid = true;
+};
+struct Executable {
+  std::vector<std::function<void()>> runs;
+  long pending = 0;  // launches that have not run to their end
+};
 struct Stream {
   bool blocking;  // waits for the default stream, and it waits for this one
   std::deque<Work> queue;
   long queued = 0, done = 0;
+  Graph* captured = nullptr;
 };
 struct Event {
   Point point{nullptr, 0};
@@ -250,7 +270,12 @@ void drain_everything() {
   for (auto* stream : streams) drain(stream, stream->queued);
 }
 
-void enqueue(Stream* stream, std::function<void()> run, std::vector<Point> after = {}) {
+void enqueue(Stream* stream, std::function<void()> run, std::vector<Point> after = {},
+             NodeType type = EMPTY_NODE) {
+  if (stream->captured) {
+    stream->captured->nodes.push_back(new Node{type, std::move(run)});
+    return;
+  }
   if (stream == &default_stream) {
     for (auto* other : streams)
       if (other != stream && other->blocking) after.push_back({other, other->queued});
@@ -262,7 +287,15 @@ void enqueue(Stream* stream, std::function<void()> run, std::vector<Point> after
   if (*setting("STANDIN_LAZY", "") != '1') drain(stream, stream->queued);
 }
 
+// What cannot be done on a stream that is captured spoils the capture.
+int not_captured(Stream* stream) {
+  if (!stream || !stream->captured) return OK;
+  stream->captured->valid = false;
+  return CAPTURE_UNSUPPORTED;
+}
+
 int wait_for(Stream* stream) {
+  if (int problem = not_captured(stream)) return problem;
   counts[WAITS]++;
   drain(stream, stream->queued);
   return sticky;
@@ -275,6 +308,7 @@ int copy(void* to, const void* from, size_t size, Stream* stream) {
   if (writes && !reads) counts[TO_DEVICE] += size;
   if (reads && !writes) counts[FROM_DEVICE] += size;
   if (writes && !reads && !is_pinned(from, size)) {  // staged: the source is free at once
+    if (int problem = not_captured(stream)) return problem;
     std::string staged((const char*)from, size);
     enqueue(stream, [=, staged = std::move(staged)] {
       OnDevice here;
@@ -285,7 +319,7 @@ int copy(void* to, const void* from, size_t size, Stream* stream) {
   enqueue(stream, [=] {
     OnDevice here;
     memcpy(to, from, size);
-  });
+  }, {}, MEMCPY_NODE);
   if (!writes && !is_pinned(to, size)) return wait_for(stream);
   return OK;
 }
@@ -577,7 +611,7 @@ int launch(Function* function, Index3 grid, Index3 block, unsigned dynamic, void
     work.arguments.emplace_back(from, from + kernel->sizes[each]);
   }
   counts[LAUNCHES]++;
-  enqueue(stream_of(stream), [work = std::move(work)] { execute(work); });
+  enqueue(stream_of(stream), [work = std::move(work)] { execute(work); }, {}, KERNEL_NODE);
   return OK;
 }
 
@@ -613,6 +647,10 @@ const char* name_of(int error) {
     case UNSUPPORTED_PTX: return "cudaErrorUnsupportedPtxVersion";
     case NOT_READY: return "cudaErrorNotReady";
     case ILLEGAL_ADDRESS: return "cudaErrorIllegalAddress";
+    case NOT_SUPPORTED: return "cudaErrorNotSupported";
+    case CAPTURE_UNSUPPORTED: return "cudaErrorStreamCaptureUnsupported";
+    case CAPTURE_INVALIDATED: return "cudaErrorStreamCaptureInvalidated";
+    case CAPTURE_UNMATCHED: return "cudaErrorStreamCaptureUnmatched";
     default: return "cudaErrorUnknown";
   }
 }
@@ -740,11 +778,13 @@ int cudaStreamSynchronize(void* stream) { Guard held(lock); return wait_for(stre
 int cudaStreamQuery(void* handle) {
   Guard held(lock);
   auto* stream = stream_of(handle);
+  if (int problem = not_captured(stream)) return problem;
   return sticky ? sticky : stream->done == stream->queued ? OK : NOT_READY;
 }
 int cudaDeviceSynchronize() { Guard held(lock); counts[WAITS]++; drain_everything(); return sticky; }
 int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
   Guard held(lock);
+  if (int problem = not_captured(stream_of(stream))) return problem;
   auto point = ((Event*)event)->point;
   if (point.stream) enqueue(stream_of(stream), [] {}, {point});
   return OK;
@@ -755,6 +795,7 @@ int cudaEventDestroy(void* event) { delete (Event*)event; return OK; }
 int cudaEventRecord(void* event, void* stream) {
   Guard held(lock);
   auto* on = stream_of(stream);
+  if (int problem = not_captured(on)) return problem;
   enqueue(on, [] {});
   ((Event*)event)->point = {on, on->queued};
   return sticky;
@@ -773,11 +814,70 @@ int cudaEventQuery(void* event) {
 }
 int cudaEventElapsedTime(float* milliseconds, void*, void*) { *milliseconds = 1; return sticky; }
 
-int cudaStreamBeginCapture(void*, int) { return NOT_SUPPORTED; }
-int cudaStreamEndCapture(void*, void**) { return NOT_SUPPORTED; }
-int cudaGraphInstantiate(void**, void*, unsigned long long) { return NOT_SUPPORTED; }
-int cudaGraphLaunch(void*, void*) { return NOT_SUPPORTED; }
-int cudaGraphDestroy(void*) { return OK; }
-int cudaGraphExecDestroy(void*) { return OK; }
+// As on a device: the stream of whoever names none cannot be captured, and while a stream is, what it
+// is given is kept and not run. A graph that was made is the launches with the arguments they had.
+int cudaStreamBeginCapture(void* handle, int) {
+  Guard held(lock);
+  auto* stream = stream_of(handle);
+  if (sticky) return sticky;
+  if (*setting("STANDIN_CAPTURE", "1") == '0') return NOT_SUPPORTED;
+  if (stream == &default_stream || stream->captured) return CAPTURE_UNSUPPORTED;
+  stream->captured = new Graph;
+  return OK;
+}
+int cudaStreamEndCapture(void* handle, void** out) {
+  Guard held(lock);
+  auto* stream = stream_of(handle);
+  *out = nullptr;
+  auto* graph = stream->captured;
+  if (!graph) return CAPTURE_UNMATCHED;
+  stream->captured = nullptr;
+  if (!graph->valid) return CAPTURE_INVALIDATED;
+  *out = graph;
+  return OK;
+}
+int cudaGraphGetNodes(void* graph, void** out, size_t* count) {
+  auto& nodes = ((Graph*)graph)->nodes;
+  if (out)
+    for (size_t each = 0; each < *count; each++)
+      out[each] = each < nodes.size() ? nodes[each] : nullptr;
+  else
+    *count = nodes.size();
+  return OK;
+}
+int cudaGraphNodeGetType(void* node, int* type) { *type = ((Node*)node)->type; return OK; }
+int cudaGraphInstantiate(void** out, void* graph, unsigned long long) {
+  Guard held(lock);
+  auto* made = new Executable;
+  for (auto* node : ((Graph*)graph)->nodes) made->runs.push_back(node->run);
+  *out = made;
+  counts[GRAPHS]++;
+  return OK;
+}
+int cudaGraphLaunch(void* graph, void* handle) {
+  Guard held(lock);
+  if (sticky) return sticky;
+  auto* stream = stream_of(handle);
+  if (int problem = not_captured(stream)) return problem;
+  counts[REPLAYS]++;
+  auto* made = (Executable*)graph;
+  made->pending++;
+  for (auto& run : made->runs) enqueue(stream, run);
+  enqueue(stream, [made] { made->pending--; });
+  return OK;
+}
+int cudaGraphDestroy(void* graph) {
+  for (auto* node : ((Graph*)graph)->nodes) delete node;
+  delete (Graph*)graph;
+  return OK;
+}
+int cudaGraphExecDestroy(void* graph) {
+  Guard held(lock);
+  auto* made = (Executable*)graph;
+  if (made->pending && !sticky) stop("a graph is destroyed that has not run");
+  counts[GRAPHS]--;
+  delete made;
+  return OK;
+}
 }
 #pragma GCC visibility pop
