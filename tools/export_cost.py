@@ -1,15 +1,17 @@
-"""What an export costs: seconds of each stage, and the memory of all of its processes at most.
+"""What an export costs: seconds of each stage, on the clock and of the processors, and memory at most.
 
 ``python -m tcexport.tools.export_cost model.py --dynamic seq=1..512`` takes what ``tcexport export``
 takes, runs it, and prints a table of its stages. Memory is the sum of the proportional set sizes (Pss)
 of the command and all of its children, read from /proc (Linux) a few times a second: what two of them
-share counts once. Files that are read are in the page cache at the second run, and may not be at the
-first.
+share counts once. The processors' seconds are user and system time of all of these processes: other
+work on the machine changes them less than those of the clock. Files that are read are in the page cache
+at the second run, and may not be at the first.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,13 +25,24 @@ _PAUSE = 0.2  # seconds between two looks; a look takes a millisecond for each G
 
 
 @dataclass
-class Cost:
-    """``seconds``: from start to end; ``stages``: the seconds and the most memory (bytes) of each, in
-    order; ``most``: the memory of each process when their sum was largest, by what it is; ``weights``:
-    the bytes of them in the bundle, 0 where the export did not say; ``status``: the exit status."""
+class Stage:
+    """``seconds`` on the clock and of the processors, and the most memory, in bytes."""
 
     seconds: float = 0.0
-    stages: dict[str, tuple[float, int]] = field(default_factory=dict)
+    processor: float = 0.0
+    memory: int = 0
+
+
+@dataclass
+class Cost:
+    """``seconds``: from start to end; ``processor``: those of the processors, of all processes;
+    ``stages``: in order; ``most``: the memory of each process when their sum was largest, by what it
+    is; ``weights``: the bytes of them in the bundle, 0 where the export did not say; ``status``: the
+    exit status."""
+
+    seconds: float = 0.0
+    processor: float = 0.0
+    stages: dict[str, Stage] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
     weights: int = 0
     status: int = 0
@@ -46,7 +59,7 @@ def measure(arguments: Sequence[str]) -> Cost:
     with tempfile.TemporaryDirectory(prefix="tcexport-cost-") as folder:
         out = Path(folder) / "m.tcpkg"
         given = [] if {"-o", "--output"} & set(arguments) else ["-o", str(out)]
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), _of_children()
         process = subprocess.Popen(
             [sys.executable, "-m", "tcexport", *arguments, *given],
             stdout=subprocess.PIPE,
@@ -66,21 +79,31 @@ def measure(arguments: Sequence[str]) -> Cost:
             time.sleep(_PAUSE)
         reader.join()
         cost.seconds, cost.status = time.perf_counter() - begun, process.returncode
-    cost.stages = {name: (took, memory.get(name, 0)) for name, (took, _) in cost.stages.items()}
+        cost.processor = _of_children() - before
+    for name, each in cost.stages.items():
+        each.memory = memory.get(name, 0)
     return cost
+
+
+def _of_children() -> float:
+    """User and system time of the children that have ended, and of theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _follow(process: subprocess.Popen[str], stage: list[str], cost: Cost) -> None:
     """Keep up with the stages, which the command tells on stderr; what else it says is passed on."""
     assert process.stderr is not None
-    started = time.perf_counter()
+    started, used = time.perf_counter(), 0.0
     for line in process.stderr:
         text = line.rstrip()
         if text.endswith(" …"):
             stage[0], started = text.removesuffix(" …"), time.perf_counter()
+            used = tree_processor(process.pid)
         elif text.startswith(f"{stage[0]} ") and text.endswith(" s"):
-            took, most = cost.stages.get(stage[0], (0.0, 0))
-            cost.stages[stage[0]] = took + time.perf_counter() - started, most
+            each = cost.stages.setdefault(stage[0], Stage())
+            each.seconds += time.perf_counter() - started
+            each.processor += tree_processor(process.pid) - used
             stage[0] = f"after {stage[0]}"
         else:
             print(text, file=sys.stderr)
@@ -96,27 +119,34 @@ def _bytes(text: str) -> int:
 
 def tree_memory(root: int) -> dict[str, int]:
     """The proportional set size, in bytes, of a process and all below it, by what they are."""
+    return {f"{_role(process, root)} ({process})": _pss(process) for process in _tree(root)}
+
+
+def tree_processor(root: int) -> float:
+    """User and system time, in seconds, of a process and all below it, those that ended included."""
+    ticks = sum(int(word) for each in _tree(root) for word in _stat(each)[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _tree(root: int) -> list[int]:
+    """A process and all below it."""
     below: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
-            parent = _parent(int(name))
-            if parent is not None:
-                below.setdefault(parent, []).append(int(name))
-    found: dict[str, int] = {}
-    todo = [root]
-    while todo:
-        process = todo.pop()
-        todo += below.get(process, [])
-        found[f"{_role(process, root)} ({process})"] = _pss(process)
+        if name.isdigit() and (stat := _stat(int(name))):
+            below.setdefault(int(stat[1]), []).append(int(name))
+    found = [root]
+    for process in found:
+        found += below.get(process, [])
     return found
 
 
-def _parent(process: int) -> int | None:
+def _stat(process: int) -> list[str]:
+    """What /proc says of a process, from its state on; nothing of one that has ended."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
-        return None  # it has ended
-    return int(stat.rpartition(")")[2].split()[1])
+        return []
+    return stat.rpartition(")")[2].split()
 
 
 def _role(process: int, root: int) -> str:
@@ -142,18 +172,19 @@ def _pss(process: int) -> int:
 
 def table(cost: Cost) -> str:
     """The stages as a table of Markdown, and the sum in a line."""
-    lines = ["| stage | seconds | memory at most |", "| --- | --- | --- |"]
-    for name, (took, most) in cost.stages.items():
-        lines.append(
-            f"| {name} | {took:.1f} | {most / 1e9:.2f} GB |"
-            if most
-            else f"| {name} | {took:.1f} | |"
-        )
+    lines = [
+        "| stage | seconds | of the processors | memory at most |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, each in cost.stages.items():
+        memory = f"{each.memory / 1e9:.2f} GB" if each.memory else ""
+        lines.append(f"| {name} | {each.seconds:.1f} | {each.processor:.1f} | {memory} |")
     parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in cost.most.items() if size > 1e7)
     limit = ""
     if cost.weights:
         limit = f"; 3 times the weights + 2 GB are {(3 * cost.weights + 2e9) / 1e9:.2f} GB"
-    lines += ["", f"{cost.seconds:.1f} s; {cost.peak / 1e9:.2f} GB at most ({parts}){limit}"]
+    told = f"{cost.seconds:.1f} s, {cost.processor:.1f} s of the processors"
+    lines += ["", f"{told}; {cost.peak / 1e9:.2f} GB at most ({parts}){limit}"]
     return "\n".join(lines)
 
 
