@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..artifacts.recipes import Recipe
-from .symbols import Shape
+
+if TYPE_CHECKING:  # the exporter's own process needs no compiler
+    from .symbols import Shape
 
 # Everything else is refused.
 DTYPES: dict[torch.dtype, str] = {

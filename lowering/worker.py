@@ -34,6 +34,7 @@ from .answer import (
     library_path,
     weights_path,
 )
+from .imports import lasting_imports
 from .messages import Ended, Order, Progress
 from .own_ops import OwnKernel
 from .targets import GpuTarget, target_named
@@ -59,7 +60,8 @@ def serve() -> None:
     """Do what comes by stdin, an order after another, until there is nobody who could send one, or
     nobody has for a while."""
     folder = Path.cwd()
-    _load()
+    with lasting_imports():
+        _load()
     if threading.active_count() != 1 or len(os.listdir("/proc/self/task")) != 1:
         raise AssertionError("the compiler starts threads where it is imported: no fork has them")
     while line := _next_order():

@@ -134,15 +134,18 @@ def load(asked: Asked, report: Report) -> tuple[Source, dict[str, DimRequest | N
     from ..exporter.extra import require_extra
     from ..exporter.options import parse_dynamic
     from ..lowering import compilers
+    from ..lowering.imports import lasting_imports
 
     dynamic = parse_dynamic(asked.dynamic)
     require_extra()
     compilers.start()  # beside all that follows
     report("load the source", None)
     start = time.perf_counter()
-    from ..exporter.auto import with_auto
-    from ..exporter.axes import check_dynamic_names
-    from ..exporter.source import load_source
+    with lasting_imports():
+        from ..exporter import outline  # noqa: F401  (and with it what follows)
+        from ..exporter.auto import with_auto
+        from ..exporter.axes import check_dynamic_names
+        from ..exporter.source import load_source
 
     source = load_source(
         asked.spec, inputs=asked.inputs, axes=asked.axes, train=asked.train, dynamic=dynamic
