@@ -26,6 +26,7 @@ from .locations import user_location
 from .ops import KEPT
 from .quantized import quantized_decompositions
 from .rounding import write_roundings
+from .tracing import views_kept
 
 aten = torch.ops.aten
 
@@ -65,6 +66,7 @@ def decompose(
         torch.no_grad(),
         fx_config.patch(backed_size_oblivious=True, use_duck_shape=False),
         torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
+        views_kept(),
     ):
         program = program.run_decompositions(table)
     place_generator(program)

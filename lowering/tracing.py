@@ -5,11 +5,10 @@ by step. While `whole_ops` is active they give the shapes alone, through an op t
 computed: should one of them get into a graph in the place of the layer, it is refused by its name.
 The inverse short-time Fourier transform is written so that no value of a tensor is read,
 ``take_along_dim``, ``affine_grid``, ``linspace`` and ``cdist`` so that no size is; ``contiguous``,
-``reshape`` and convolutions do not ask for sizes to learn how a tensor lies in memory. What the sides
-of ``torch.cond`` give needs no merging where it is alike.
-Assertions are kept, those without a message too. A slice that ends at a size of unknown sign, such as
-``n - n // 3``, has a length: the example says on which side of zero the end is, and a guard holds it
-there.
+``reshape``, ``linear`` and convolutions do not ask for sizes to learn how a tensor lies in memory. What
+the sides of ``torch.cond`` give needs no merging where it is alike. Assertions are kept, those without
+a message too. A slice that ends at a size of unknown sign, such as ``n - n // 3``, has a length: the
+example says on which side of zero the end is, and a guard holds it there.
 """
 
 from __future__ import annotations
@@ -93,8 +92,49 @@ def _taken_along(x: torch.Tensor, indices: torch.Tensor, dim: int | None = None)
     return x.expand(whole).gather(dim, indices.expand(shape))
 
 
+def _linear(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`torch.nn.functional.linear` of rows that lie in any way, whose result is contiguous. Torch asks
+    how they lie, to choose between two ways to the same, which leaves guards like ``seq != 1`` where an
+    input was transposed."""
+    operands = [each for each in (input, weight, bias) if each is not None]
+    rows = input.dim() > 2 and weight.dim() == 2 and (bias is None or bias.dim() == 1)
+    if (
+        not rows
+        or not all(type(each) is FakeTensor and each.layout is torch.strided for each in operands)
+        or len({(each.dtype, each.device) for each in operands}) > 1
+        or not statically_known_true(input.shape[-1] == weight.shape[1])
+        or (bias is not None and not statically_known_true(bias.shape[0] == weight.shape[0]))
+    ):
+        op = torch.ops.aten.linear.default
+        result: torch.Tensor = op._op_dk(DispatchKey.CompositeImplicitAutograd, input, weight, bias)
+        return result
+    return input.new_empty((*input.shape[:-1], weight.shape[0]))
+
+
+def _reshape(x: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    """What is a view at all sizes, as one. Torch asks first whether the tensor is contiguous, which is
+    another question, and leaves guards like ``seq != 1``."""
+    if x.layout is torch.strided and not x.is_mkldnn and _can_be_viewed(x, shape):
+        viewed: torch.Tensor = torch.ops.aten.view.default(x, shape)
+        return viewed
+    op = torch.ops.aten.reshape.default
+    result: torch.Tensor = op._op_dk(DispatchKey.CompositeImplicitAutograd, x, shape)
+    return result
+
+
+def _can_be_viewed(x: torch.Tensor, shape: Sequence[Any]) -> bool:
+    """Whether it can at all sizes, as far as that is known."""
+    if any(statically_known_true(size < 0) for size in shape):
+        return False  # a length that is to be found: torch finds it
+    strides = fake_impls._compute_stride(x.shape, x.stride(), shape, size_oblivious=True)
+    return strides is not None
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     **_SHAPES,
+    torch.ops.aten.linear.default: _linear,
     torch.ops.aten.istft.default: istft,
     torch.ops.aten.take_along_dim.default: _taken_along,
     torch.ops.aten.affine_grid_generator.default: affine_grid,
@@ -265,6 +305,13 @@ def _is_contiguous(x: torch.Tensor) -> bool:
             return False
         step = step * size
     return True
+
+
+@contextmanager
+def views_kept() -> Iterator[None]:
+    """While active, ``aten.reshape`` of what is a view at all sizes asks for none of them."""
+    with _kernels(torch.ops.aten.reshape.default, _reshape):
+        yield
 
 
 @contextmanager
