@@ -41,6 +41,7 @@ from .examples import AxisExprs, resized
 from .families import FAMILIES
 from .keywords import named_by_callers
 from .lines import location_of_assertion, recording_lines
+from .prepared_calls import without_prepared_calls
 from .ranges import Request
 from .reach import names_in, reach
 from .signature import Bound
@@ -326,6 +327,7 @@ def _tracing(*, copies: bool = True) -> Iterator[None]:
         recording_lines(),
         named_by_callers(),
         whole_ops(copies=copies),
+        without_prepared_calls(),
         # What the model prints was printed when it was run; torch prints graphs of failures.
         quietly(),
         without_logs(*LOGS),
