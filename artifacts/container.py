@@ -181,20 +181,18 @@ def write_bundle(
         ValueError: names that a bundle cannot hold.
         OSError: a member's own file cannot be read.
     """
+    known = {name: describe(name, content) for name, content in members}
     if bill:
-        others = sorted(members, key=lambda member: member[0])
-        text = sbom(manifest, [describe(name, content)[0] for name, content in others])
+        text = sbom(manifest, [known[name][0] for name in sorted(known)])
         members = [*members, (SBOM_NAME, text)]
+        known[SBOM_NAME] = describe(SBOM_NAME, text)
     ordered = sorted(members, key=lambda member: member[0])
     _check_names([MANIFEST_NAME, *(name for name, _ in ordered)])
     if len(ordered) >= MAX_MEMBERS:
         raise ValueError(f"{len(ordered)} members, at most {MAX_MEMBERS - 1} fit")
-    described, entries = [], []
-    for name, content in ordered:
-        member, entry = describe(name, content)
-        described.append(member)
-        entries.append(entry)
-    head = encode(msgspec.structs.replace(manifest, members=tuple(described)))
+    described = tuple(known[name][0] for name, _ in ordered)
+    entries = [known[name][1] for name, _ in ordered]
+    head = encode(msgspec.structs.replace(manifest, members=described))
     entries.insert(0, _Entry(MANIFEST_NAME, len(head), zlib.crc32(head)))
     layout = _layout(entries)
     contents: list[Content] = [head, *(content for _, content in ordered)]

@@ -98,27 +98,32 @@ def same_numbers(got: torch.Tensor, want: torch.Tensor) -> tuple[bool, float]:
     tolerance = TOLERANCE.get(want.dtype, 1e-4)
     squares, count = 0.0, 0
     for a, b in _wide_parts(got, want):
-        finite = torch.isfinite(b)
-        if not torch.equal(torch.isfinite(a), finite):
-            return False, float("inf")
-        if not bool(finite.all()):
+        total = float(b.abs().square_().sum())
+        if not math.isfinite(total):
+            finite = torch.isfinite(b)
+            if not torch.equal(torch.isfinite(a), finite):
+                return False, float("inf")
             if not torch.equal(a[~finite].nan_to_num(), b[~finite].nan_to_num()):
                 return False, float("inf")
             b = b[finite]
-        squares += float(b.abs().square_().sum())
+            total = float(b.abs().square_().sum())
+        squares += total
         count += b.numel()
     if not count:
         return True, 0.0
     scale = max(math.sqrt(squares / count), 1e-2)
     same, largest = True, 0.0
     for a, b in _wide_parts(got, want):
-        finite = torch.isfinite(b)
-        if not bool(finite.all()):
-            a, b = a[finite], b[finite]
-        if b.numel():
-            difference = (a - b).abs()
-            largest = max(largest, float(difference.max()))
-            same = same and bool((difference <= b.abs().add_(scale).mul_(tolerance)).all())
+        difference = (a - b).abs()
+        most = float(difference.max())
+        if not math.isfinite(most):
+            finite = torch.isfinite(b)
+            if not bool(torch.isfinite(a[finite]).all()):
+                return False, float("inf")
+            b, difference = b[finite], difference[finite]
+            most = float(difference.max()) if b.numel() else 0.0
+        largest = max(largest, most)
+        same = same and bool((difference <= b.abs().add_(scale).mul_(tolerance)).all())
     return same, largest
 
 

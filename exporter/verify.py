@@ -10,6 +10,7 @@ draws those of the bundle (`drawing`), so that everything that is computed of th
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -378,7 +379,8 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _mapped(file: Path) -> memoryview:
-    return memoryview(file.read_bytes())
+    with file.open("rb") as opened:
+        return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def weight_of(tensor: torch.Tensor) -> Weight:

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind
 from ..artifacts.manifest import Parameters, SourceTensor
 from ..artifacts.recipes import Steps
 from ..artifacts.steps import made, stepped_through
-from ..artifacts.weights import Weight, fingerprint
+from ..artifacts.weights import Weight, fingerprint, same_bits
 from .states import states
 from .tensor import Constant
 
@@ -198,7 +198,7 @@ def record(
         if constant.recipe is not None
     }
     for name, recipe in recipes.items():
-        if fingerprint(made(recipe, bits)) != fingerprint(weight_of(store.kept[name].value)):
+        if not same_bits(made(recipe, bits), weight_of(store.kept[name].value)):
             raise AssertionError(f"the recipe of {name} makes another tensor")
     return Parameters(tuple(sources), recipes)
 
