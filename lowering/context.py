@@ -251,9 +251,20 @@ class Context:
         dtype: str,
     ) -> Tensor:
         """The same for a kernel that `cuda.launch` made, which is for a GPU."""
+        (made,) = self.launch_all(name, function, inputs, [(shape, dtype)])
+        return made
+
+    def launch_all(
+        self,
+        name: str,
+        function: tirx.PrimFunc,
+        inputs: Sequence[Tensor],
+        results: Sequence[tuple[Shape, str]],
+    ) -> list[Tensor]:
+        """The same for several results: the shape and dtype of each."""
         assert self.on_gpu
         self.templates += 1
-        return self._call(name, function, [self.variable(t) for t in inputs], shape, dtype)
+        return self._results(name, function, [self.variable(t) for t in inputs], results)
 
     def call_with(
         self,
@@ -318,6 +329,15 @@ class Context:
             function = function.with_attr(PREFILLED, 1)
         arguments = [self.variable(tensor) for tensor in inputs]
         arguments += [self.symbols.variable(number) for number in numbers]
+        return self._results(name, function, arguments, results)
+
+    def _results(
+        self,
+        name: str,
+        function: tirx.PrimFunc,
+        arguments: list[Any],
+        results: Sequence[tuple[Shape, str]],
+    ) -> list[Tensor]:
         types = [relax.TensorType(self.symbols.shape(shape), dtype) for shape, dtype in results]
         call = relax.call_tir(self.builder.add_func(function, name), arguments, types)
         made = self.builder.emit(call)

@@ -20,7 +20,7 @@ from pathlib import Path
 import tvm
 from tvm import tirx
 
-from ..lowering.cuda import tensor_cores
+from ..lowering.cuda import scan, sort, tensor_cores
 from ..lowering.cuda.attention import THREADS, attention, attention_tile
 from ..lowering.cuda.device_code import with_device_code
 from ..lowering.cuda.pack import machine_code_of, without_a_device
@@ -123,6 +123,12 @@ def functions() -> dict[str, Callable[[], tirx.PrimFunc]]:
         "attention_f32_64_causal": attended(64, "float32", None, True),
         "attention_f32_128_mask": attended(128, "float32", "bool", False),
         "attention_f32_256_mask": attended(256, "float32", "float32", True),
+        "scan_f32_cumsum": lambda: scan.scan("cumsum", "float32", places=False),
+        "scan_f16_cummax": lambda: scan.scan("cummax", "float16", places=True),
+        "scan_f32_logcumsumexp": lambda: scan.scan("logcumsumexp", "float32", places=False),
+        "sort_f32": lambda: sort.sort("float32", descending=False),
+        "sort_i64_descending": lambda: sort.sort("int64", descending=True),
+        "first_f16": lambda: sort.first("float16", 50, 512, descending=True),
     }
 
 
@@ -139,6 +145,13 @@ def kernels() -> list[Kernel]:
                 one = (f"{tile.rows} rows, {tile.keys} keys", THREADS, tile.shared_bytes)
                 if one not in tiles:
                     tiles.append(one)
+        elif name.startswith("scan"):
+            tiles += [("lines", scan.THREADS, scan.SHARED_BYTES), ("columns", scan.THREADS, 16)]
+        elif name.startswith("sort"):
+            tiles.append(("tiles", sort.THREADS, sort.TILE * sort.BYTES))
+            tiles += [("merge", sort.THREADS, 16), ("finish", sort.THREADS, 16)]
+        elif name.startswith("first"):
+            tiles.append(("512 kept", sort.THREADS, 2 * 512 * sort.BYTES))
         else:
             for each in (tensor_cores.FEW_ROWS, tensor_cores.SMALL, tensor_cores.LARGE):
                 tiles.append((f"{each.m}x{each.n}x{each.k}", each.threads, each.shared_bytes))

@@ -10,6 +10,8 @@ from tvm.tirx.script.builder import ir as T
 
 from ..broadcasting import axis_of
 from ..context import Context
+from ..cuda import scan as on_gpu
+from ..cuda.launch import TYPES
 from ..dtypes import convert
 from ..kernels.prim_func import let, local, parallel, serial, store
 from ..symbols import around
@@ -32,6 +34,8 @@ def _cumulative(
     if x.rank == 0:
         return source
     cube = around(x.shape, axis_of(dim, x.rank))
+    if ctx.on_gpu and dtype in TYPES:
+        return _on_gpu(ctx, name, source, axis_of(dim, x.rank))[0]
     # A float sum is kept in double, as eager's is.
     wide = "float64" if dtype == "float32" else dtype
 
@@ -49,6 +53,16 @@ def _cumulative(
     return ctx.reshape(made[0], x.shape)
 
 
+def _on_gpu(
+    ctx: Context, operation: str, x: Tensor, axis: int, *, places: bool = False
+) -> list[Tensor]:
+    cube = around(x.shape, axis)
+    results = [(cube, x.dtype), (cube, "int64")][: 2 if places else 1]
+    function = on_gpu.scan(operation, x.dtype, places=places)
+    made = ctx.launch_all(operation, function, [ctx.reshape(x, cube)], results)
+    return [ctx.reshape(each, x.shape) for each in made]
+
+
 @converter("aten.cumsum.default")
 def convert_cumsum(ctx: Context, x: Tensor, dim: int) -> Tensor:
     return _cumulative(ctx, "cumsum", x, dim, 0, lambda total, value: total + value)
@@ -64,6 +78,8 @@ def convert_logcumsumexp(ctx: Context, x: Tensor, dim: int) -> Tensor:
     if x.rank == 0:
         return x
     axis = axis_of(dim, x.rank)
+    if ctx.on_gpu and x.dtype in TYPES:
+        return _on_gpu(ctx, "logcumsumexp", x, axis)[0]
     highest, _ = _extreme(ctx, x, axis, largest=True)
     return _shifted(ctx, x, highest, axis)
 
@@ -103,6 +119,8 @@ def _extreme(ctx: Context, x: Tensor, axis: int, *, largest: bool) -> list[Tenso
     if x.rank == 0:
         zero = ctx.compute("zero", [], (), "int64", lambda *_: tirx.IntImm("int64", 0))
         return [x, zero]
+    if ctx.on_gpu and x.dtype in TYPES:
+        return _on_gpu(ctx, "cummax" if largest else "cummin", x, axis, places=True)
     cube = around(x.shape, axis)
 
     def emit(scope: Any, inputs: Any, results: Any) -> None:

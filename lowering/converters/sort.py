@@ -8,6 +8,8 @@ from tvm import tirx
 
 from ..broadcasting import axis_of
 from ..context import Context, Unsupported
+from ..cuda import sort as on_gpu
+from ..cuda.launch import TYPES
 from ..kernels import sort as kernels
 from ..symbols import around, as_size, product
 from ..tensor import Tensor
@@ -24,6 +26,8 @@ def sort(ctx: Context, x: Tensor, axis: int, descending: bool) -> list[Tensor]:
         zero = ctx.compute("zero", [], (), "int64", lambda *_: tirx.IntImm("int64", 0))
         return [x, zero]
     cube = around(x.shape, axis)
+    if ctx.on_gpu and x.dtype in TYPES:
+        return _on_gpu(ctx, x, axis, descending)
 
     def emit(scope: Any, inputs: Any, results: Any) -> None:
         kernels.merge_sort(inputs[0], *results, *scope.shape(cube), descending=descending)
@@ -31,6 +35,27 @@ def sort(ctx: Context, x: Tensor, axis: int, descending: bool) -> list[Tensor]:
     outputs = [(cube, x.dtype), (cube, "int64")]
     made = ctx.procedure("sort", [ctx.reshape(x, cube)], outputs, emit)
     return [ctx.reshape(each, x.shape) for each in made]
+
+
+def _on_gpu(ctx: Context, x: Tensor, axis: int, descending: bool) -> list[Tensor]:
+    cube = around(x.shape, axis)
+    function = on_gpu.sort(x.dtype, descending=descending)
+    # What is merged on the way takes memory as a result does.
+    order = (2, product((cube[0], cube[2])), cube[1])
+    results = [(order, "int32"), (cube, x.dtype), (cube, "int64")]
+    _, *made = ctx.launch_all("sort", function, [ctx.reshape(x, cube)], results)
+    return [ctx.reshape(each, x.shape) for each in made]
+
+
+def _first_on_gpu(ctx: Context, x: Tensor, axis: int, count: int, largest: bool) -> list[Tensor]:
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    few = around(shape, axis)
+    length = x.shape[axis]
+    kept = on_gpu.kept(count, length if isinstance(length, int) else None)
+    function = on_gpu.first(x.dtype, count, kept, descending=largest)
+    source = ctx.reshape(x, around(x.shape, axis))
+    made = ctx.launch_all("topk", function, [source], [(few, x.dtype), (few, "int64")])
+    return [ctx.reshape(each, shape) for each in made]
 
 
 @converter("aten.sort.default", "aten.sort.stable")
@@ -48,6 +73,13 @@ def convert_topk(
         return sort(ctx, x, 0, largest)
     axis = axis_of(dim, x.rank)
     count = as_size(ctx.expected(0).shape[axis])
+    if (
+        ctx.on_gpu
+        and x.dtype in TYPES
+        and isinstance(count, int)
+        and 0 < count <= on_gpu.MOST_FIRST
+    ):
+        return _first_on_gpu(ctx, x, axis, count, largest)
     if not isinstance(count, int) or count > _FEW:
         return [part(ctx, each, axis, 0, 1, count) for each in sort(ctx, x, axis, largest)]
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])

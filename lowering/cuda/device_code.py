@@ -7,7 +7,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "device"
 
-_CALLED = re.compile(r"\btcexport::(gemm|attention|attention_float)<")
+_CALLED = re.compile(r"\btcexport::(gemm|attention_float|attention|scan|sort)(?:_\w+)?<")
 _CALLING = re.compile(r"\b(\w+)\([^()]*\) \{\n[^}]*\btcexport::")
 
 

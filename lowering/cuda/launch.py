@@ -10,7 +10,18 @@ from tvm.tirx.script.builder import ir as T
 
 from ..kernels.prim_func import Expr, index, let
 
-TYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
+TYPES = {
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "int64": "long long",
+    "int32": "int",
+    "int16": "short",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "bool": "bool",
+}
 
 
 def instance(function: str, options: Sequence[Any]) -> str:

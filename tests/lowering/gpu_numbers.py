@@ -143,6 +143,45 @@ class Edges(nn.Module):
         )  # fmt: skip
 
 
+class Scans(nn.Module):
+    """Running sums and the like: along rows and columns, with NaN, infinities and equal elements."""
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        near = x * 0.01 + 1
+        wide = x[..., None].expand(-1, -1, 33)
+        return (
+            x.cumsum(0), x.cumsum(-1), x.flatten().cumsum(0), wide.cumsum(1), near.cumprod(1),
+            torch.logcumsumexp(x, 1), torch.logcumsumexp(x, 0), *x.cummax(1), *x.cummin(0),
+            *x.round().cummax(0), ids.cumsum(1), ids.cumsum(0, dtype=torch.int32), (ids > 3).cumsum(1),
+            *(ids % 5).cummin(1), ids.cumprod(1), *(ids > 3).cummax(1),
+        )  # fmt: skip
+
+
+class Sorts(nn.Module):
+    """Orders along rows and columns, with NaN, infinities and equal elements."""
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        large = x.clamp(-3, 3) + 1000 * (x.isnan() | x.isinf())
+        return (
+            *x.sort(dim=-1, stable=True), *x.sort(dim=0, stable=True, descending=True),
+            *x.round().sort(dim=1, stable=True, descending=True), x.argsort(dim=0, stable=True),
+            *ids.sort(dim=1, stable=True), *(ids > 3).sort(dim=0, stable=True),
+            *ids.to(torch.int8).sort(dim=1, stable=True),
+            *x.flatten().sort(stable=True), x.topk(1, 0).values, x.topk(2, 1, largest=False).values,
+            *large.flatten().sort(stable=True), x.nan_to_num().median(1).values,
+            ids.flatten().float().topk(7).values, x.flatten().topk(8).values,
+        )  # fmt: skip
+
+
+def awkward(rows: int, columns: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(rows, columns, dtype=dtype)
+    x[rows // 2, columns // 3 :: 7] = float("inf")
+    x[-1, columns // 2 :: 5] = float("-inf")
+    x[rows // 3, columns // 2] = float("nan")
+    x[0, : columns // 4] = -0.0
+    return x, torch.randint(-9, 10, (rows, columns))
+
+
 def model_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, list[tuple[Any, ...]], Any]:
     """The module, calls of it, of which the first is traced, and which axes are dynamic."""
     if name == "encoder":
@@ -162,6 +201,11 @@ def model_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, list[tuple[Any, 
             calls.append((torch.randint(0, 90, (b, s)), seen.long()))
         axes = {0: AUTO, 1: AUTO}
         return Bert().to(dtype), calls, {"ids": axes, "mask": axes}
+    if name in ("scans", "sorts"):
+        sizes = ((5, 40), (1, 8), (3, 2500), (70, 33), (2, 1025))
+        axes = {0: AUTO, 1: AUTO}
+        module = Scans() if name == "scans" else Sorts()
+        return module, [awkward(*each, dtype) for each in sizes], {"x": axes, "ids": axes}
     if name == "images":
         calls = [(torch.randn(b, 3, h, 18, dtype=dtype),) for b, h in ((2, 18), (3, 26))]
         return Images().to(dtype), calls, {"image": {0: AUTO, 2: AUTO}}

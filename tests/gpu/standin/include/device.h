@@ -35,6 +35,16 @@ static Runner* standin;  // set when the library is loaded
 
 static inline void __syncthreads() { standin->barrier(); }
 static inline void __syncwarp(unsigned = ~0u) { standin->exchange(0, standin->lane); }
+static int standin_or = 0;
+static inline int __syncthreads_or(int predicate) {  // each barrier parts what all do from what all read
+  standin->barrier();
+  standin_or |= predicate != 0;
+  standin->barrier();
+  int result = standin_or;
+  standin->barrier();
+  standin_or = 0;
+  return result;
+}
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
 
