@@ -119,7 +119,7 @@ def _load() -> None:
     import torch.export.pt2_archive._package  # noqa: F401  (what torch.export.load imports)
 
     from ..artifacts import weights  # noqa: F401
-    from . import converters, elf, library, link, memory, pipeline, states  # noqa: F401
+    from . import converters, elf, library, link, memory, pipeline, reading, states  # noqa: F401
 
 
 def main(request_path: str) -> None:
@@ -148,20 +148,19 @@ def run(
 ) -> Made:
     """Compile the functions of some programs for some targets, into files in ``workdir``."""
     with stage("load compiler"):
-        import torch
-
         from ..artifacts.weights import write_weights
         from . import converters  # noqa: F401  (registers them)
         from .library import build_all
         from .link import find_linker, link, oldest_system
         from .memory import joined
         from .pipeline import compile_for_gpu, compile_module
+        from .reading import read_program
         from .states import kept, states
         from .weights import WeightStore, constants, record, shared_constants, weight_of
 
     linkers = {name: find_linker(target_named(name)) for name in targets}
     with stage("read the program"):
-        loaded = [torch.export.load(path) for path in programs]
+        loaded = [read_program(path) for path in programs]
         values = shared_constants([constants(program, private=True) for program in loaded])
     held = kept(states(loaded[0]))
     _refuse_state_on_gpu([row.name for row, _ in held], targets)
@@ -301,15 +300,14 @@ def look(
     """Convert every function, and compile nothing: for the first CPU and for the GPU, as what can be
     lowered does not depend on the level."""
     with stage("load compiler"):
-        import torch
-
         from . import converters  # noqa: F401  (registers them)
         from .graph import survey
+        from .reading import read_program
         from .states import states
         from .weights import constants
 
     with stage("read the program"):
-        loaded = [torch.export.load(path) for path in programs]
+        loaded = [read_program(path) for path in programs]
         values = [constants(program, private=True) for program in loaded]
     written = [[row.name for row in states(each)] for each in loaded]
     _refuse_other_states(written)
