@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 from tvm import IRModule, relax
@@ -20,6 +21,12 @@ from .shape_functions import order_stores
 from .targets import CpuTarget, GpuTarget
 from .variants import ENTRY
 from .weight_checks import without_weight_checks
+
+# LLVM removes what does nothing, in a fraction of the time: the machine code is the same.
+_CONFIG: dict[str, Any] = {
+    **PASS_CONFIG,
+    "disabled_pass": [*PASS_CONFIG["disabled_pass"], "tirx.RemoveNoOp"],
+}
 
 # What the kernels are scheduled for, whatever architecture they are compiled for: the limits that
 # all of them keep.
@@ -53,7 +60,7 @@ def compile_module(
     """
     llvm = tvm.target.Target(dict(target.llvm))
     fuse, order, allocate, plan, lower = _passes()
-    with llvm, tvm.transform.PassContext(**PASS_CONFIG):
+    with llvm, tvm.transform.PassContext(**_CONFIG):
         module = update_in_place(order(schedule_rest(fuse(module))))
         module = allocate(bfloat16_as_bits(module))
         weights = {ENTRY: 0} if weights is None else weights
