@@ -289,16 +289,19 @@ class Context:
         sizes: Sequence[Size] = (),
         *,
         prefilled: bool = False,
+        anywhere: bool = False,
     ) -> list[Tensor]:
         """Emit a kernel that is given as loops: ``emit(scope, inputs, results)`` writes its body.
 
         It has a buffer for each of ``inputs`` and of ``results`` (shape and dtype). ``sizes``: what
-        it takes from the scope besides the sizes of those. ``prefilled``: see `in_place`.
+        it takes from the scope besides the sizes of those. ``prefilled``: see `in_place`. ``anywhere``:
+        for a GPU its body launches kernels, see `cuda.launch`.
 
         Raises:
-            Unsupported: the code is for a GPU.
+            Unsupported: the code is for a GPU, and the body is not.
         """
-        self.needs_cpu()
+        if not anywhere:
+            self.needs_cpu()
         scope = Symbols()
         numbers: list[str] = []
 
@@ -356,10 +359,12 @@ class Context:
         emit: Emit,
         sizes: Sequence[Size],
     ) -> Tensor:
-        """Emit a kernel that writes to some elements of a state: ``emit`` as for `procedure`, where
-        ``results[0]`` holds the old values and ``inputs[0]`` is not to be read."""
+        """Emit a kernel that writes to some elements of a state: ``emit`` as for `procedure`, for a GPU
+        too, where ``results[0]`` holds the old values and ``inputs[0]`` is not to be read."""
         made = [(state.shape, state.dtype)]
-        (result,) = self.procedure(name, [state, *operands], made, emit, sizes, prefilled=True)
+        (result,) = self.procedure(
+            name, [state, *operands], made, emit, sizes, prefilled=True, anywhere=True
+        )
         return replace(result, argument=True, state=state.state)
 
     def _call(

@@ -18,6 +18,7 @@ from typing import Any
 from tvm import IRModule, ir, relax, tirx
 from tvm.tirx.script.builder import ir as T
 
+from .cuda.launch import a_thread_for_each
 from .kernels.prim_func import dim, parallel_tasks, param, prim_func, serial
 
 PREFILLED = "tcexport.prefilled"
@@ -32,7 +33,7 @@ def keeping_states(module: IRModule, name: str, parameters: Iterable[int]) -> IR
     return module
 
 
-def update_in_place(module: IRModule) -> IRModule:
+def update_in_place(module: IRModule, *, on_gpu: bool = False) -> IRModule:
     """Make the functions of `keeping_states` write to their states, and give back the rest alone.
 
     Requires a module without dataflow blocks, all kernels fused; ensures that a state is written
@@ -40,7 +41,7 @@ def update_in_place(module: IRModule) -> IRModule:
     """
     for variable, function in module.functions_items():
         if isinstance(function, relax.Function) and _STATES in (function.attrs or {}):
-            module = _Rewriter(module, function).run(variable)
+            module = _Rewriter(module, function, on_gpu).run(variable)
     return module
 
 
@@ -57,6 +58,7 @@ class _Memory:
 class _Rewriter:
     module: IRModule
     function: relax.Function
+    on_gpu: bool
     known: dict[Any, list[_Memory]] = field(default_factory=dict)
 
     def run(self, variable: ir.GlobalVar) -> IRModule:
@@ -150,11 +152,14 @@ class _Rewriter:
 
     def copying(self, value: Any) -> ir.GlobalVar:
         shape = [int(size) for size in value.ty.shape.values]
-        return self.builder.add_func(copy_kernel(shape, str(value.ty.dtype)), "copy_state")
+        copy = copy_kernel(shape, str(value.ty.dtype), on_gpu=self.on_gpu)
+        return self.builder.add_func(copy, "copy_state")
 
 
-def copy_kernel(shape: Sequence[int], dtype: str) -> tirx.PrimFunc:
+def copy_kernel(shape: Sequence[int], dtype: str, *, on_gpu: bool = False) -> tirx.PrimFunc:
     """All elements of the first parameter to the second."""
+    if on_gpu:
+        return _copy_by_threads(shape, dtype)
 
     def declare() -> Any:
         extents = [dim(size, "n") for size in shape]
@@ -175,6 +180,20 @@ def copy_kernel(shape: Sequence[int], dtype: str) -> tirx.PrimFunc:
         return lambda: parallel_tasks(shape[outer], math.prod(shape), row)
 
     return prim_func("copy_state", declare)
+
+
+def _copy_by_threads(shape: Sequence[int], dtype: str) -> tirx.PrimFunc:
+    def declare() -> Any:
+        extents = [dim(size, "n") for size in shape]
+        source, target = param("x", extents, dtype), param("y", extents, dtype)
+
+        def body() -> None:
+            with a_thread_for_each(extents) as at:
+                T.buffer_store(target, source[tuple(at)], at)
+
+        return body
+
+    return prim_func("copy_state", declare).with_attr("tirx.is_scheduled", True)
 
 
 def _is_kernel(value: Any) -> bool:

@@ -86,7 +86,8 @@ def compile_for_gpu(module: IRModule, target: GpuTarget) -> relax.VMExecutable:
     cuda = tvm.target.Target(dict(CUDA), host=dict(target.host.llvm))
     fuse, order, allocate, plan, lower = _passes()
     with cuda, tvm.transform.PassContext():
-        module = bfloat16_as_bits(order(schedule(fuse(module))))
+        module = update_in_place(order(schedule(fuse(module))), on_gpu=True)
+        module = bfloat16_as_bits(module)
         module = order_stores(lower(plan(allocate(module))))
         _refuse_foreign_functions(module)
         return tvm.compile(

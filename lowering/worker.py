@@ -163,7 +163,7 @@ def run(
         loaded = [read_program(path) for path in programs]
         values = shared_constants([constants(program, private=True) for program in loaded])
     held = kept(states(loaded[0]))
-    _refuse_state_on_gpu([row.name for row, _ in held], targets)
+    _refuse_draws_on_gpu([row.name for row, _ in held], targets)
     store = WeightStore()
     libraries = {}
     with stage("convert"):
@@ -260,25 +260,12 @@ def _refuse_other_states(written: Sequence[Sequence[str]]) -> None:
         )
 
 
-def _refuse_state_on_gpu(names: Sequence[str], targets: tuple[str, ...]) -> None:
+def _refuse_draws_on_gpu(states: Sequence[str], targets: tuple[str, ...]) -> None:
     from .draws import GENERATOR
 
     on_gpu = [name for name in targets if isinstance(target_named(name), GpuTarget)]
-    if not names or not on_gpu:
-        return
-    written = [name for name in names if name != GENERATOR]
-    found = []
-    if written:
-        found.append(
-            Diagnostic(
-                "TC501",
-                f"{on_gpu[0]}: the model keeps state from call to call ({', '.join(written)}), "
-                "which GPU code cannot do yet",
-                tries=("--target cpu",),
-            )
-        )
-    if GENERATOR in names:
-        found.append(
+    if on_gpu and GENERATOR in states:
+        raise ExportError(
             Diagnostic(
                 "TC501",
                 f"{on_gpu[0]}: the model draws random numbers, which GPU code cannot do yet",
@@ -288,7 +275,6 @@ def _refuse_state_on_gpu(names: Sequence[str], targets: tuple[str, ...]) -> None
                 ),
             )
         )
-    raise ExportError(found)
 
 
 def look(
@@ -311,7 +297,7 @@ def look(
         values = [constants(program, private=True) for program in loaded]
     written = [[row.name for row in states(each)] for each in loaded]
     _refuse_other_states(written)
-    _refuse_state_on_gpu(written[0], targets)
+    _refuse_draws_on_gpu(written[0], targets)
     kinds = {type(target_named(name)): target_named(name) for name in reversed(targets)}
     with stage("convert"):
         found = [

@@ -22,6 +22,7 @@ import numpy as np
 from ..artifacts.errors import Diagnostic, GuardError, InternalError
 from .cuda import CudaError, Cudart, Device, GpuMemory, Weights, device_at
 from .gpu_graphs import GpuGraphs, Graph, Output
+from .gpu_states import GpuStates
 from .guards import Sizes
 from .library import load_ffi
 from .memory import give_back
@@ -32,6 +33,7 @@ from .worker import Worker
 if TYPE_CHECKING:
     from ..artifacts.manifest import Entry
     from .calls import Calls
+    from .mapped import Initial
     from .session import Session
     from .variants import Route
 
@@ -130,11 +132,13 @@ class OnGpu:
         tensors = dict(zip(self.names, self.weights.tensors, strict=True))
         return tuple(tuple(tensors[name] for name in entry.weights) for entry in entries)
 
-    def caller(self, calls: Calls, graphs: int, library: memoryview) -> GpuCalls:
+    def caller(self, calls: Calls, graphs: int, library: memoryview, *, stateful: bool) -> GpuCalls:
         """How the model is called, with at most so many CUDA graphs; ``library`` is its code."""
         if not graphs:
             return GpuCalls(self, calls)
         made = GpuGraphs(self.device, calls.code, calls.path, graphs, library)
+        if stateful:
+            made.stop("the model keeps state, which has other addresses in each session")
         return GpuCalls(self, calls, made)
 
     @property
@@ -162,6 +166,10 @@ class GpuCalls:
     def memory(self) -> Any:
         return self._calls.code  # its modules are unloaded from the device
 
+    def states(self, initial: Initial) -> GpuStates:
+        """Memory for the states of a session."""
+        return GpuStates(self._device, [row for row, _ in initial])
+
     def used(self) -> GpuMemory:
         """Bytes on the GPU."""
         found = self._device.memory(self._weights.size)
@@ -186,8 +194,7 @@ class GpuCalls:
     def run(
         self, route: Route, leaves: Sequence[Any], sizes: Sizes, session: Session | None
     ) -> list[Any]:
-        """The results: on the GPU if the inputs are there, else on the CPU. There is no session:
-        models with state are placed on the CPU.
+        """The results: on the GPU if the inputs are there, else on the CPU.
 
         Raises:
             InternalError: TC601.
@@ -203,11 +210,14 @@ class GpuCalls:
         there = next((leaf for index, _, _ in route.taken if _on_gpu(leaf := leaves[index])), None)
         counts = worker.counts
         began = time.perf_counter_ns()
+        states = () if session is None else session.tensors
+        if session is not None:
+            session.broken = True  # until all of the call is queued, or has run
         try:
             if there is None:
-                results = self._from_host(route, worker, staging, leaves, sizes)
+                results = self._from_host(route, worker, staging, leaves, sizes, states)
             else:
-                results = self._on_device(route, worker, staging, leaves, sizes, there)
+                results = self._on_device(route, worker, staging, leaves, sizes, states, there)
         except (GuardError, InternalError):
             raise
         except BaseException as error:
@@ -216,6 +226,8 @@ class GpuCalls:
             if failure is error:
                 raise
             raise failure from None
+        if session is not None:
+            session.broken = False
         counts.calls[route.number] += 1
         counts.nanoseconds += time.perf_counter_ns() - began
         return results
@@ -229,6 +241,7 @@ class GpuCalls:
         staging: GpuStaging,
         leaves: Sequence[Any],
         sizes: Sizes,
+        states: Sequence[Any],
         there: Seen,
     ) -> list[Any]:
         stream, shared = stream_of(there.source, self._device)
@@ -257,7 +270,8 @@ class GpuCalls:
                     offset += _padded(_bytes(leaf))
                 arguments.append(tensor)
                 places.append(tensor.data_ptr())
-            tensors = self._call(route, worker, arguments, sizes, graph, stream)
+            tensors = self._call(route, worker, arguments, sizes, states, graph, stream)
+            places += [state.data_ptr() for state in states]
             results = [self._own(tensor, places, stream) for tensor in tensors]
         if self._blocking or not shared:
             self._device.cudart.wait(stream)
@@ -288,6 +302,7 @@ class GpuCalls:
         staging: GpuStaging,
         leaves: Sequence[Any],
         sizes: Sizes,
+        states: Sequence[Any],
     ) -> list[Any]:
         arrays = [
             leaf.array() if type(leaf) is Seen else leaf
@@ -321,7 +336,7 @@ class GpuCalls:
                 for array, offset in zip(arrays, offsets, strict=True):
                     packed = np.ascontiguousarray(array)
                     copy(base + offset, packed.ctypes.data, packed.nbytes, 0)
-            tensors = self._call(route, worker, arguments, sizes, graph, 0)
+            tensors = self._call(route, worker, arguments, sizes, states, graph, 0)
             results = [_empty_like(tensor) for tensor in tensors]
             wanted = sum(_padded(array.nbytes) for array, _ in results)
             pinned = staging.back.require(wanted)
@@ -357,6 +372,7 @@ class GpuCalls:
         worker: Worker,
         arguments: list[Any],
         sizes: Sizes,
+        states: Sequence[Any],
         graph: Graph | None,
         stream: int,
     ) -> list[Any]:
@@ -370,6 +386,7 @@ class GpuCalls:
                 return outputs
         if route.sized:
             arguments = [*arguments, worker.shape(sizes[: route.sized])]
+        arguments = [*arguments, *states]
         if sizes in self._known:
             return worker.run(route.number, *arguments)
         with self._device.measured():  # memory is taken at sizes that are new

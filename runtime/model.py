@@ -200,7 +200,14 @@ class Model:
         self._told = Told(self.path, names, self._counted)
         self._calls = Calls(self.path, code, self._routes, self.num_threads, span, self._told)
         self._on_gpu = (
-            gpu.caller(self._calls, graphs, bundle.view(self.target.library)) if gpu else None
+            gpu.caller(
+                self._calls,
+                graphs,
+                bundle.view(self.target.library),
+                stateful=bool(self.states),
+            )
+            if gpu
+            else None
         )
         self._run = self._on_gpu.run if self._on_gpu else self._calls.run
         POOLS.expect(self.num_threads)
@@ -321,7 +328,8 @@ class Model:
 
     def session(self) -> Session:
         """A new state, as it was at export, to call the model on: see `Session`."""
-        return Session(self, self._initial)
+        states = self._on_gpu.states(self._initial) if self._on_gpu is not None else None
+        return Session(self, self._initial, states)
 
     def release_memory(self) -> int | None:
         """Give back what is kept for later calls: copies of inputs, memory of large results, and what

@@ -188,8 +188,8 @@ def _on_gpu(
 
 
 def _on_cpu_alone(manifest: Manifest) -> str:
-    if manifest.states:
-        return "keeps state from call to call"
+    if manifest.generator:
+        return "draws random numbers"
     inputs = manifest.contract.inputs
     if any(isinstance(item, TensorInput) and item.dtype in COMPLEX for item in inputs):
         return "takes complex numbers"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,30 @@ from .mapped import Initial
 from .tensors import NotATensor, aligned_empty, bits_of, empty_tensor, from_bits, see, to_numpy
 
 if TYPE_CHECKING:
+    from .gpu_states import GpuStates
     from .model import Model
+
+
+class HostStates:
+    """Where the states of a session lie, on the host: as the compiled code takes them, ``tensors``, and
+    as their bits, by name."""
+
+    def __init__(self, rows: Sequence[StateTensor]) -> None:
+        self.arrays = {row.name: aligned_empty(row.shape, bits_of(row.dtype)) for row in rows}
+        self.tensors = tuple(
+            empty_tensor(row.shape, row.dtype)
+            if 0 in row.shape
+            else from_bits(self.arrays[row.name], row.dtype)
+            for row in rows
+        )
+
+    def put(self, row: StateTensor, values: np.ndarray | None) -> None:
+        """Let a state be these bits; None for zeros."""
+        self.arrays[row.name][...] = 0 if values is None else values
+
+    def values_of(self, row: StateTensor) -> np.ndarray:
+        """A copy of its bits."""
+        return self.arrays[row.name].copy()
 
 
 class Session:
@@ -28,20 +51,17 @@ class Session:
     assertion) the state is undefined, and every call is refused until `reset` or `restore`.
     """
 
-    def __init__(self, model: Model, initial: Initial) -> None:
+    def __init__(self, model: Model, initial: Initial, on_gpu: GpuStates | None = None) -> None:
         self._model = model
         self._initial = initial
-        self._memory: dict[str, np.ndarray] = {}
-        tensors = []
-        for row, _ in initial:
-            memory = aligned_empty(row.shape, bits_of(row.dtype))
-            self._memory[row.name] = memory
-            empty = 0 in row.shape
-            tensors.append(
-                empty_tensor(row.shape, row.dtype) if empty else from_bits(memory, row.dtype)
-            )
-        self.tensors = tuple(tensors)
-        self._generator = self._memory.get(model.manifest.generator)
+        self._kept: HostStates | GpuStates
+        self._generator = None  # its state, where the model draws random numbers: on the CPU alone
+        if on_gpu is not None:
+            self._kept = on_gpu
+        else:
+            self._kept = host = HostStates([row for row, _ in initial])
+            self._generator = host.arrays.get(model.manifest.generator)
+        self.tensors = self._kept.tensors
         self.broken = False
         self._lock = threading.Lock()
         self.reset()
@@ -118,7 +138,7 @@ class Session:
         self._take()
         try:
             for row, initial in self._initial:
-                self._memory[row.name][...] = 0 if initial is None else initial
+                self._kept.put(row, initial)
             self.broken = False
         finally:
             self._lock.release()
@@ -146,8 +166,7 @@ class Session:
                     )
                 )
             return {
-                row.name: Weight(self._memory[row.name].copy(), row.dtype)
-                for row, _ in self._initial
+                row.name: Weight(self._kept.values_of(row), row.dtype) for row, _ in self._initial
             }
         finally:
             self._lock.release()
@@ -161,8 +180,8 @@ class Session:
         self._take()
         try:
             found = _fitting([row for row, _ in self._initial], state)
-            for name, values in found.items():
-                self._memory[name][...] = values
+            for row, _ in self._initial:
+                self._kept.put(row, found[row.name])
             self.broken = False
         finally:
             self._lock.release()

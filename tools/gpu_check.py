@@ -10,6 +10,7 @@ what there was no time for is named.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import itertools
 import json
@@ -114,10 +115,11 @@ def check(path: Path, source: str, device: str, expected: Path | None, end: floa
     points = list(sizes_of(model.contract))
     args, kwargs = call_of(model.contract, _values(model.contract, points[0]))
     start = time.perf_counter()
-    model(*args, **kwargs)
+    _callable(model)(*args, **kwargs)
     found.say("first call", f"{1e3 * (time.perf_counter() - start):.0f} ms")
     module = _on_gpu(source, device) if source else None
     check_numbers(found, model, points, module, expected, path)
+    check_states(found, model, points, path)
     check_refusals(found, model, path)
     recorded = check_graphs(found, model, points, path, device)
     for sizes in points:
@@ -229,6 +231,42 @@ def save_expected(path: Path, source: str, folder: Path) -> None:
         click.echo(f"{file}: {_shown(sizes)}")
 
 
+# --- states ---------------------------------------------------------------------------------------
+
+
+def check_states(
+    found: Checked, model: Model, points: Sequence[dict[str, int]], path: Path
+) -> None:
+    """Calls of one session at all points, twice, from numpy and from device tensors in turn,
+    and what is kept afterwards, against a session of the bundle on the CPU."""
+    if not model.states:
+        return
+    try:
+        other = load_bundle(path, device="cpu").session()
+    except TcexportError as error:
+        found.say("states", f"nothing to hold them against ({error.code})", bad=True)
+        return
+    session, worst, bad = model.session(), 0.0, False
+    contract = model.contract
+    for number, sizes in enumerate([*points, *points]):
+        values = _values(contract, sizes, number)
+        wanted = _arrays(_called_on(other, contract, values), contract)
+        if number % 2:
+            there = [_to_device(model, each) for each in values]
+            got = [_to_host(model, each) for each in _leaves(_called_on(session, contract, there))]
+        else:
+            got = _arrays(_called_on(session, contract, values), contract)
+        pairs = list(zip(got, wanted, (each.dtype for each in _outputs(contract)), strict=True))
+        kept, right = session.bits(), other.bits()
+        pairs += [(kept[name].data, right[name].data, right[name].dtype) for name in right]
+        for have, want, dtype in pairs:
+            off = distance(have, want, dtype)
+            worst = max(worst, off)
+            bad |= not off <= TOLERANCES.get(dtype, 0.0)
+    said = f"{2 * len(points)} calls of a session, off by {worst:.1e} from the bundle on the CPU"
+    found.say("states", said, bad=bad)
+
+
 # --- graphs ---------------------------------------------------------------------------------------
 
 
@@ -237,7 +275,10 @@ def check_graphs(
 ) -> Model:
     """The bundle with CUDA graphs: each point thrice, with other values each time. What replays give
     must be the bits of calls without, also once later calls were made, and while results are held."""
-    recorded = load_bundle(path, device=device, cuda_graphs=len(points))
+    recorded = load_bundle(path, device=device, cuda_graphs=0 if model.states else len(points))
+    if model.states:
+        found.say("graphs", "none: the model keeps state")
+        return recorded
     for sizes in points:
         held, before = [], recorded.metrics.replays
         for seed in range(3):
@@ -308,9 +349,11 @@ def time_calls(
     values = _values(model.contract, sizes)
     args, kwargs = call_of(model.contract, values)
     there = call_of(model.contract, [_to_device(model, each) for each in values])
-    medians = {"bundle": _median(model, lambda: model(*there[0], **there[1]), end)}
-    medians["with graphs"] = _median(recorded, lambda: recorded(*there[0], **there[1]), end)
-    medians["bundle, from numpy"] = _median(model, lambda: model(*args, **kwargs), end)
+    call = _callable(model)
+    medians = {"bundle": _median(model, lambda: call(*there[0], **there[1]), end)}
+    if not model.states:
+        medians["with graphs"] = _median(recorded, lambda: recorded(*there[0], **there[1]), end)
+    medians["bundle, from numpy"] = _median(model, lambda: call(*args, **kwargs), end)
     if module is not None:
         for name, run in _rivals(module, model.contract, values, end):
             medians[name] = _median(model, run, end)
@@ -431,8 +474,17 @@ def _values(contract: Contract, sizes: dict[str, int], seed: int = 0) -> list[An
 
 
 def _called(model: Model, values: list[Any]) -> Any:
-    args, kwargs = call_of(model.contract, values)
-    return model(*args, **kwargs)
+    return _called_on(_callable(model), model.contract, values)
+
+
+def _called_on(call: Callable[..., Any], contract: Contract, values: list[Any]) -> Any:
+    args, kwargs = call_of(contract, values)
+    return call(*args, **kwargs)
+
+
+def _callable(model: Model) -> Callable[..., Any]:
+    """The model, or a new session of one that keeps state."""
+    return model.session() if model.states else model
 
 
 def _shown(sizes: dict[str, int]) -> str:
@@ -515,6 +567,7 @@ def _torch_of(value: Any, device: Any) -> Any:
 def _by_torch(module: Any, values: list[Any], contract: Contract) -> list[np.ndarray]:
     import torch
 
+    module = copy.deepcopy(module)  # a call may change its state
     where = next(module.parameters(), torch.empty(0)).device
     args, kwargs = call_of(contract, [_torch_of(each, where) for each in values])
     with torch.inference_mode():

@@ -15,6 +15,7 @@ from tvm.tirx.script.builder import ir as T
 
 from ..broadcasting import axis_of, broadcast_index
 from ..context import Context, Unsupported
+from ..cuda.launch import a_thread_for_each
 from ..kernels.prim_func import parallel, serial, store
 from ..regions import Level
 from ..symbols import Scalar, Shape, product
@@ -66,7 +67,7 @@ def write(
     place: Callable[[Any, list[Any], list[Any]], list[Any]],
     value: Callable[[Any, list[Any], list[Any]], Any],
     combine: Combine,
-    free_axis: int | None,
+    free: Sequence[int],
     sizes: Sequence[Any] = (),
 ) -> Tensor:
     """``x`` with ``combine(old, value)`` written for each point of ``over``: a copy, or, of a state,
@@ -74,13 +75,42 @@ def write(
 
     Args:
         place, value: of ``(scope, buffers of the operands, point)``.
-        free_axis: an axis of ``over`` whose points write to different places, for threads.
+        free: axes of ``over`` whose points write to different places, for threads. Along the others
+            writes go in their order, on a GPU as well, which needs an axis for its threads.
     """
     flat = x if x.rank else ctx.reshape(x, (1,))
+    wide = [axis for axis in free if over[axis] != 1]
+    if ctx.on_gpu:
+        if not wide and any(size != 1 for size in over):
+            raise Unsupported(
+                "on a GPU along the only axis: writes go in order, by one thread", "--target cpu"
+            )
+        wide = list(free)
+    free_axis = wide[0] if wide else None
 
     def emit(scope: Any, inputs: Any, results: Any) -> None:
         source, *others = inputs
         (target,) = results
+
+        def put(point: list[Any]) -> None:
+            where = place(scope, others, point)
+            old, new = target[tuple(where)], value(scope, others, point)
+            store(target, combine(old, new), *where, lanes=1)
+
+        if ctx.on_gpu:
+            if x.state is None:
+                with a_thread_for_each(scope.shape(flat.shape)) as each:
+                    store(target, source[tuple(each)], *each, lanes=1)
+            with (
+                a_thread_for_each([scope.size(over[axis]) for axis in wide]) as own,
+                ExitStack() as loops,
+            ):
+                known = dict(zip(wide, own, strict=True))
+                for axis in range(len(over)):
+                    if axis not in known:
+                        known[axis] = loops.enter_context(serial(scope.size(over[axis])))
+                put([known[axis] for axis in range(len(over))])
+            return
         if x.state is None:
             _copy(source, target, scope.shape(flat.shape))
         with ExitStack() as loops:
@@ -91,15 +121,13 @@ def write(
             for axis in order:
                 loop = parallel if axis == free_axis else serial
                 at[axis] = loops.enter_context(loop(scope.size(over[axis])))
-            point = [at[axis] for axis in range(len(over))]
-            where = place(scope, others, point)
-            old, new = target[tuple(where)], value(scope, others, point)
-            store(target, combine(old, new), *where, lanes=1)
+            put([at[axis] for axis in range(len(over))])
 
     needed = (*over, *sizes)
     if x.state is not None:
         return ctx.reshape(ctx.update(name, flat, operands, emit, needed), x.shape)
-    (result,) = ctx.procedure(name, [flat, *operands], [(flat.shape, x.dtype)], emit, needed)
+    made = [(flat.shape, x.dtype)]
+    (result,) = ctx.procedure(name, [flat, *operands], made, emit, needed, anywhere=True)
     return ctx.reshape(result, x.shape)
 
 
@@ -121,12 +149,12 @@ def scatter(
             return scope.number(source, x.dtype)
         return buffers[1][tuple(point)]
 
-    outer = next((a for a in range(index.rank) if a != axis and index.shape[a] != 1), None)
+    free = [a for a in range(index.rank) if a != axis]
     combine = _REDUCTIONS[reduction]
     if x.dtype == "bool" and reduction in ("sum", "add"):
         combine = tirx.any
     return write(
-        ctx, "scatter", x, operands, index.shape, place, value, combine, outer, (x.shape[axis],)
+        ctx, "scatter", x, operands, index.shape, place, value, combine, free, (x.shape[axis],)
     )
 
 
@@ -239,7 +267,9 @@ def convert_index_put(
         return tensor if tensor.rank else ctx.reshape(tensor, (1,))
 
     operands = [at_least_one_axis(t) for t in (*picked.indices.values(), values)]
-    free = next((p for p, a in enumerate(picked.before) if x.shape[a] != 1), None)
+    free = list(range(len(picked.before)))
+    if ctx.on_gpu:  # the CPU takes one of them for its threads, and none that is inside of others
+        free += range(len(picked.before) + len(picked.common), len(picked.shape))
     combine = _REDUCTIONS["sum" if accumulate else None]
     if dtype == "bool" and accumulate:
         combine = tirx.any
@@ -287,10 +317,13 @@ def write_part(ctx: Context, x: Tensor, source: Tensor, levels: Sequence[Level])
 
     def emit(scope: Any, buffers: Any, results: Any) -> None:
         with ExitStack() as loops:
-            point = [
-                loops.enter_context((parallel if axis == outer else serial)(scope.size(size)))
-                for axis, size in enumerate(over)
-            ]
+            if ctx.on_gpu:
+                point = loops.enter_context(a_thread_for_each(scope.shape(over)))
+            else:
+                point = [
+                    loops.enter_context((parallel if axis == outer else serial)(scope.size(size)))
+                    for axis, size in enumerate(over)
+                ]
             where = point if source.rank else []
             for level in reversed(levels):
                 at = from_front(scope, level.start, level.size)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from ..kernels.prim_func import Expr, index, let
+from ..kernels.prim_func import Expr, ceil_div, index, let
 
 TYPES = {
     "float16": "__half",
@@ -56,3 +57,29 @@ def launch(
         shared = T.alloc_buffer((shared_bytes,), "uint8", scope="shared.dyn")
         addresses = [tirx.const(0, "int32") if p is None else p.data for p in pointers]
         T.evaluate(tirx.call_extern("void", name, shared.data, *addresses, *numbers))
+
+
+THREADS = 256
+
+
+@contextmanager
+def a_thread_for_each(extents: Sequence[Expr]) -> Iterator[list[Expr]]:
+    """A kernel with a thread for each point of ``extents``, neighbours along the last: its body is what
+    is emitted within."""
+    count = index(1)
+    for extent in extents:
+        count = count * index(extent)
+    with (
+        T.thread_binding(index(0), let(ceil_div(count, THREADS), "blocks"), "blockIdx.x") as block,
+        T.thread_binding(index(0), index(THREADS), "threadIdx.x") as thread,
+        T.sblock("block"),
+    ):
+        T.reads()
+        T.writes()
+        rest = let(block * index(THREADS) + thread, "at")
+        with T.If(rest < count), T.Then():
+            point: list[Expr] = []
+            for extent in reversed(extents[1:]):
+                point.insert(0, let(tirx.truncmod(rest, index(extent))))
+                rest = let(tirx.truncdiv(rest, index(extent)))
+            yield [rest, *point] if extents else []

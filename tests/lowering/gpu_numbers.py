@@ -173,6 +173,24 @@ class Sorts(nn.Module):
         )  # fmt: skip
 
 
+class Writes(nn.Module):
+    """Writes to places that are data, several to one place among them, in the order of the source."""
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows, columns = x.shape
+        here, first = ids.abs() % rows, ids[:, 0].abs() % rows
+        turned = x.flip(0)
+        put, masked = x.clone(), x.clone()
+        put[:, first] = turned[:, :1]
+        masked[ids > 3] = 7
+        return (
+            x.scatter(0, here, turned), x.scatter(0, here[:1], 3.0), x.scatter_add(0, here, turned),
+            x.scatter(1, ids[:, :5].abs() % columns, turned), put, masked,
+            x.scatter_reduce(0, here, turned, "amax"), x.scatter_reduce(0, here, turned, "mean"),
+            ids.scatter_add(1, ids.abs() % columns, ids), x.slice_scatter(turned[:1], 0, 0, 1),
+        )  # fmt: skip
+
+
 def awkward(rows: int, columns: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     x = torch.randn(rows, columns, dtype=dtype)
     x[rows // 2, columns // 3 :: 7] = float("inf")
@@ -206,6 +224,13 @@ def model_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, list[tuple[Any, 
         axes = {0: AUTO, 1: AUTO}
         module = Scans() if name == "scans" else Sorts()
         return module, [awkward(*each, dtype) for each in sizes], {"x": axes, "ids": axes}
+    if name == "writes":
+        axes = {0: AUTO, 1: AUTO}
+        calls = [
+            (torch.randn(*each, dtype=dtype), torch.randint(-9, 10, each))
+            for each in ((5, 100), (2, 71), (3, 700), (70, 75))
+        ]
+        return Writes(), calls, {"x": axes, "ids": axes}
     if name == "images":
         calls = [(torch.randn(b, 3, h, 18, dtype=dtype),) for b, h in ((2, 18), (3, 26))]
         return Images().to(dtype), calls, {"image": {0: AUTO, 2: AUTO}}
