@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -138,6 +139,9 @@ def load(asked: Asked, report: Report) -> tuple[Source, dict[str, DimRequest | N
 
     dynamic = parse_dynamic(asked.dynamic)
     require_extra()
+    # Read where torch is loaded: its threads sleep between ops. By default they spin for milliseconds
+    # after each, which at the sizes of an example takes more than what they compute.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     compilers.start()  # beside all that follows
     report("load the source", None)
     start = time.perf_counter()
