@@ -76,7 +76,9 @@ class Code:
 def functions() -> dict[str, Callable[[], tirx.PrimFunc]]:
     """Functions that stand for the classes of kernels, by name."""
 
-    def product(dtype: str, activation: str | None, even: bool) -> Callable[[], tirx.PrimFunc]:
+    def product(
+        dtype: str, activation: str | None, even: bool, parts: int = 1
+    ) -> Callable[[], tirx.PrimFunc]:
         return lambda: tensor_cores.gemm(
             dtype=dtype,
             bias=activation is not None,
@@ -84,6 +86,7 @@ def functions() -> dict[str, Callable[[], tirx.PrimFunc]]:
             residual=activation is None,
             even_k=even,
             even_n=even,
+            parts=parts,
         )
 
     def batched(dtype: str, transpose_b: bool) -> Callable[[], tirx.PrimFunc]:
@@ -113,6 +116,8 @@ def functions() -> dict[str, Callable[[], tirx.PrimFunc]]:
         "product_f16_gelu": product("float16", "gelu", True),
         "product_bf16_sum": product("bfloat16", None, True),
         "product_bf16_silu_odd": product("bfloat16", "silu", False),
+        "parts_f16_gelu": product("float16", "gelu", True, 4),
+        "parts_bf16_sum_odd": product("bfloat16", None, False, 4),
         "batched_f16": batched("float16", False),
         "batched_bf16_transposed": batched("bfloat16", True),
         "attention_f16_64_causal": attended(64, "float16", None, True),
@@ -145,6 +150,12 @@ def kernels() -> list[Kernel]:
                 one = (f"{tile.rows} rows, {tile.keys} keys", THREADS, tile.shared_bytes)
                 if one not in tiles:
                     tiles.append(one)
+        elif name.startswith("parts"):
+            few = tensor_cores.FEW_ROWS
+            tiles.append((f"{few.m}x{few.n}x{few.k}", few.threads, few.shared_bytes))
+            tiles.append(("their sum", tensor_cores.SUM_THREADS, 16))
+            for each in (tensor_cores.SMALL, tensor_cores.LARGE):
+                tiles.append((f"{each.m}x{each.n}x{each.k}", each.threads, each.shared_bytes))
         elif name.startswith("scan"):
             tiles += [("lines", scan.THREADS, scan.SHARED_BYTES), ("columns", scan.THREADS, 16)]
         elif name.startswith("sort"):

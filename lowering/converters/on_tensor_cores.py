@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sympy
+
 from ..context import Context
 from ..cuda import tensor_cores
-from ..symbols import Shape, Size, product
+from ..symbols import Shape, Size, as_size, product
 from ..tensor import Tensor
 
 
@@ -29,6 +31,8 @@ def gemm(
         inputs.append(ctx.cast(bias, x.dtype))
     if residual is not None:
         inputs.append(ctx.reshape(residual, (m, n)))
+    many = isinstance(m, int) and m > tensor_cores.FEW_ROWS.m
+    parts = tensor_cores.parts_of(n, k) if isinstance(k, int) and not many else 1
     function = tensor_cores.gemm(
         dtype=x.dtype,
         bias=bias is not None,
@@ -36,8 +40,14 @@ def gemm(
         residual=residual is not None,
         even_k=_even(k),
         even_n=_even(n),
+        parts=parts,
     )
-    return ctx.launch("gemm", function, inputs, (m, n), x.dtype)
+    if parts == 1:
+        return ctx.launch("gemm", function, inputs, (m, n), x.dtype)
+    few = as_size(sympy.Min(m, tensor_cores.FEW_ROWS.m))
+    results = [((parts, few, n), "float32"), ((m, n), x.dtype)]
+    _, made = ctx.launch_all("gemm", function, inputs, results)
+    return made
 
 
 def batched_matmul(

@@ -28,6 +28,10 @@ _ACTIVATIONS = {
     "gelu": "GELU",
     "gelu_tanh": "GELU_TANH",
 }
+_WAVES = 2 * 108  # blocks for few rows: two for each of those
+_LEAST_PART = 512  # of k
+_MOST_PARTS = 8
+SUM_THREADS = 256
 _ENOUGH_BLOCKS = 108  # multiprocessors of an A100: with fewer large tiles, some of them would idle
 
 
@@ -71,11 +75,14 @@ def gemm(
     residual: bool,
     even_k: bool,
     even_n: bool,
+    parts: int = 1,
 ) -> tirx.PrimFunc:
     """C = act(A Wᵀ + bias) + residual, all of ``dtype``, rounded after each of the three.
 
     Parameters: A ``[m, k]``, the weight in panels ``[ceil(n/32), k, 32]``, bias ``[n]`` and residual
     ``[m, n]`` where asked for, C ``[m, n]``; ``even`` are sizes that are known to be multiples of 8.
+    With several ``parts``, few rows are computed by that many blocks for each tile, which share k:
+    before C there is a workspace ``[parts, min(m, 16), n]`` of float32.
     """
 
     def declare() -> Callable[[], None]:
@@ -84,16 +91,36 @@ def gemm(
         b = param("B", (panels, k, PANEL), dtype)
         offset = param("bias", (n,), dtype) if bias else None
         more = param("residual", (m, n), dtype) if residual else None
+        work = param("work", (parts, dim(None, "few"), n)) if parts > 1 else None
         c = param("C", (m, n), dtype)
         options = ("PANELS", _ACTIVATIONS[activation], bias, residual, even_k, even_n)
         pointers = (a, b, offset, more, c)
 
+        def in_parts() -> None:
+            tile = FEW_ROWS
+            name = instance("gemm_part", (TYPES[dtype], tile.name, "PANELS", even_k, even_n))
+            tiles = ceil_div(m, tile.m) * ceil_div(n, tile.n)
+            numbers = (m, n, k, index(parts))
+            launch(name, (a, b, work), numbers, tiles * parts, tile.threads, tile.shared_bytes)
+            name = instance("gemm_sum", (TYPES[dtype], _ACTIVATIONS[activation], bias, residual))
+            blocks = ceil_div(m * n, SUM_THREADS)
+            pointers = (work, offset, more, c)
+            launch(name, pointers, (m, n, index(parts)), blocks, SUM_THREADS, 16)
+
         def body() -> None:
-            _by_size(dtype, options, pointers, (index(0), index(0)), (index(1), m, n, k))
+            few = in_parts if parts > 1 else None
+            _by_size(dtype, options, pointers, (index(0), index(0)), (index(1), m, n, k), few)
 
         return body
 
     return prim_func("gemm", declare)
+
+
+def parts_of(n: int, k: int) -> int:
+    """How many blocks share k for each tile of few rows, so that a weight with few columns is read by
+    all multiprocessors."""
+    blocks = -(-n // FEW_ROWS.n)
+    return max(1, min(_MOST_PARTS, _WAVES // blocks, k // _LEAST_PART))
 
 
 def batched_matmul(
@@ -135,7 +162,9 @@ def _by_size(
     pointers: Sequence[tirx.Buffer | None],
     steps: Sequence[Expr],
     sizes: Sequence[Expr],
+    few: Callable[[], None] | None = None,
 ) -> None:
+    """``few``: what is done for few rows, if not by one tile."""
     batch, m, n, k = sizes
 
     def tiles(tile: Tile) -> Expr:
@@ -147,7 +176,10 @@ def _by_size(
 
     with T.If(m <= index(FEW_ROWS.m)):
         with T.Then():
-            by(FEW_ROWS)
+            if few is None:
+                by(FEW_ROWS)
+            else:
+                few()
         with T.Else(), T.If(tiles(LARGE) < index(_ENOUGH_BLOCKS)):
             with T.Then():
                 by(SMALL)

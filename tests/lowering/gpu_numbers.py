@@ -173,6 +173,24 @@ class Sorts(nn.Module):
         )  # fmt: skip
 
 
+class Narrow(nn.Module):
+    """Weights of few columns and many rows, by which few rows are multiplied in parts: with each
+    epilogue, odd sizes, and a last part that is empty or short."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.even, self.plain = nn.Linear(2304, 96), nn.Linear(2304, 64, bias=False)
+        self.odd, self.wide = nn.Linear(1101, 50), nn.Linear(1030, 1000)
+        self.most = nn.Linear(4224, 40)  # 33 steps for 8 parts of 5
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        most, x = self.most(x), x[:, :2304]
+        y = nn.functional.gelu(self.even(x))
+        added = self.plain(x) + y[:, :64]
+        odd, wide = torch.relu(self.odd(x[:, :1101])), nn.functional.silu(self.wide(x[:, 9:1039]))
+        return y, added, odd, wide, most
+
+
 class Writes(nn.Module):
     """Writes to places that are data, several to one place among them, in the order of the source."""
 
@@ -224,6 +242,9 @@ def model_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, list[tuple[Any, 
         axes = {0: AUTO, 1: AUTO}
         module = Scans() if name == "scans" else Sorts()
         return module, [awkward(*each, dtype) for each in sizes], {"x": axes, "ids": axes}
+    if name == "narrow":
+        calls = [(torch.randn(rows, 4224, dtype=dtype),) for rows in (5, 1, 16, 17, 130)]
+        return Narrow().to(dtype), calls, {"x": {0: AUTO}}
     if name == "writes":
         axes = {0: AUTO, 1: AUTO}
         calls = [

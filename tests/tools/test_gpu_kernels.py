@@ -36,7 +36,8 @@ def codes(tools: Toolchain) -> dict[str, dict[str, Code]]:
 
 
 def multiplies(kernel: Kernel) -> bool:
-    return not kernel.function.startswith(("scan", "sort", "first"))
+    adds = kernel.name.endswith("their sum")
+    return not adds and not kernel.function.startswith(("scan", "sort", "first"))
 
 
 def on_tensor_cores(kernel: Kernel, architecture: str) -> bool:

@@ -4,7 +4,9 @@
 // A block computes a tile of C. What it multiplies comes to shared memory some steps of k ahead
 // (`cp.async`), and from there as fragments (`ldmatrix`) to the tensor cores (`mma.sync`): the way of
 // CUTLASS for compute capability 8 ("Efficient GEMM in CUDA", its documentation). Tiles of C are taken in
-// an order in which neighbours share what they read. Few rows are computed by warps that share k.
+// an order in which neighbours share what they read. Few rows are computed by warps that share k; where a
+// weight has too few columns to keep all multiprocessors busy, by blocks that share k as well, whose sums
+// another kernel adds, in their order.
 #pragma once
 
 #include <tcexport/tiles.cuh>
@@ -54,8 +56,9 @@ __device__ __forceinline__ void tile_of_block(long long at, int rows, int column
   column = within / height;
 }
 
+// PART: of k, this block takes from `first_k` to before `end_k`, and its sums go to `work` [m][n].
 template <class T, class Tile, Layout LAYOUT, Activation ACTIVATION, bool BIAS, bool RESIDUAL,
-          bool EVEN_K, bool EVEN_N>
+          bool EVEN_K, bool EVEN_N, bool PART = false>
 struct Gemm {
   static constexpr int CHUNKS_K = Tile::K / 8, CHUNKS_N = Tile::N / 8;
 
@@ -64,9 +67,14 @@ struct Gemm {
   long long m, n, k;
   long long row, column;  // where the tile lies
   uint4* shared;
+  long long first_k, end_k;
+  float* work;
 
   __device__ __forceinline__ bool even_k() const { return EVEN_K || k % 8 == 0; }
   __device__ __forceinline__ bool even_n() const { return EVEN_N || n % 8 == 0; }
+
+  __device__ __forceinline__ long long begin() const { return PART ? first_k : 0; }
+  __device__ __forceinline__ long long end() const { return PART ? end_k : k; }
 
   __device__ __forceinline__ uint4* left(int stage) const {
     return shared + stage * (Tile::LEFT + Tile::RIGHT);
@@ -74,8 +82,8 @@ struct Gemm {
   __device__ __forceinline__ uint4* right(int stage) const { return left(stage) + Tile::LEFT; }
 
   __device__ __forceinline__ void fetch_step(int step, int stage) const {
-    long long from = (long long)step * Tile::K;
-    int depth = int(k - from < Tile::K ? k - from : Tile::K);  // 0 or less beyond the end
+    long long from = begin() + (long long)step * Tile::K;
+    int depth = int(end() - from < Tile::K ? end() - from : Tile::K);  // 0 or less beyond the end
     int rows = int(m - row < Tile::M ? m - row : Tile::M);
     int columns = int(n - column < Tile::N ? n - column : Tile::N);
     if (depth > 0) {
@@ -120,7 +128,7 @@ struct Gemm {
 #pragma unroll
         for (int each = 0; each < 4; each++) sums[i][j][each] = 0.0f;
 
-    int steps = int((k + Tile::K - 1) / Tile::K);
+    int steps = int((end() - begin() + Tile::K - 1) / Tile::K);
 #pragma unroll
     for (int step = 0; step < Tile::STAGES - 1; step++) fetch_step(step, step);
     int stage = 0;
@@ -137,6 +145,10 @@ struct Gemm {
     arrived<0>();
     __syncthreads();
     if (Tile::WARPS_K > 1) add_shares(sums, share, place_in * 32 + lane);
+    if (PART) {
+      if (share == 0) keep(sums, first_row, first_column);
+      return;
+    }
     if (share == 0) finish(sums, first_row, first_column);
     __syncthreads();
     write();
@@ -184,6 +196,22 @@ struct Gemm {
           (&sums[0][0][0])[at] += kept[(other * EACH + at) * THREADS + thread];
     }
     __syncthreads();
+  }
+
+  // The sums of a part, as they are.
+  __device__ __forceinline__ void keep(const float (&sums)[Tile::ROWS][Tile::COLUMNS][4],
+                                       int first_row, int first_column) const {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < Tile::ROWS; i++)
+#pragma unroll
+      for (int j = 0; j < Tile::COLUMNS; j++)
+#pragma unroll
+        for (int each = 0; each < 4; each++) {
+          long long to_row = row + first_row + 16 * i + each / 2 * 8 + lane / 4;
+          long long to_column = column + first_column + 8 * j + lane % 4 * 2 + each % 2;
+          if (to_row < m && to_column < n) work[to_row * n + to_column] = sums[i][j][each];
+        }
   }
 
   // Bias; the tile as T to shared memory.
@@ -274,8 +302,56 @@ __device__ __forceinline__ void gemm(void* shared, const void* a, const void* b,
       k,
       (long long)row * Tile::M,
       (long long)column * Tile::N,
-      static_cast<uint4*>(shared)};
+      static_cast<uint4*>(shared),
+      0,
+      k,
+      nullptr};
   block.run();
+}
+
+// One block of a grid of parts * ceil(m / Tile::M) * ceil(n / Tile::N), for `work` [parts][m][n]: each part
+// has as many steps of k, the last ones perhaps fewer.
+template <class T, class Tile, Layout LAYOUT, bool EVEN_K, bool EVEN_N>
+__device__ __forceinline__ void gemm_part(void* shared, const void* a, const void* b, void* work,
+                                          long long m, long long n, long long k, long long parts) {
+  int rows = int((m + Tile::M - 1) / Tile::M), columns = int((n + Tile::N - 1) / Tile::N);
+  long long tiles = (long long)rows * columns, part = blockIdx.x / tiles;
+  int row, column;
+  tile_of_block(blockIdx.x - part * tiles, rows, columns, row, column);
+  long long steps = (k + Tile::K - 1) / Tile::K, each = (steps + parts - 1) / parts * Tile::K;
+  long long first = part * each < k ? part * each : k;
+  Gemm<T, Tile, LAYOUT, NO_ACTIVATION, false, false, EVEN_K, EVEN_N, true> block{
+      static_cast<const Bits*>(a),
+      static_cast<const Bits*>(b),
+      nullptr,
+      nullptr,
+      nullptr,
+      m,
+      n,
+      k,
+      (long long)row * Tile::M,
+      (long long)column * Tile::N,
+      static_cast<uint4*>(shared),
+      first,
+      first + each < k ? first + each : k,
+      static_cast<float*>(work) + part * m * n};
+  block.run();
+}
+
+// What the parts come to, a thread for each element of C; rounded as `gemm` rounds.
+template <class T, Activation ACTIVATION, bool BIAS, bool RESIDUAL>
+__device__ __forceinline__ void gemm_sum(void*, const void* work, const void* bias, const void* residual,
+                                         void* c, long long m, long long n, long long parts) {
+  long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x, count = m * n;
+  if (at >= count) return;
+  float sum = 0.0f;
+#pragma unroll 4
+  for (long long part = 0; part < parts; part++) sum += static_cast<const float*>(work)[part * count + at];
+  if (BIAS) sum += widen<T>(static_cast<const Bits*>(bias)[at % n]);
+  Bits made = narrow<T>(sum);
+  if (ACTIVATION != NO_ACTIVATION) made = narrow<T>(activated<ACTIVATION>(widen<T>(made)));
+  if (RESIDUAL) made = narrow<T>(widen<T>(made) + widen<T>(static_cast<const Bits*>(residual)[at]));
+  static_cast<Bits*>(c)[at] = made;
 }
 
 }  // namespace tcexport
