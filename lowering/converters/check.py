@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx
 
 from ..checks import CHECK_INDEX, REQUIRE
-from ..context import Context
+from ..context import Context, Unsupported
 from ..kernels.check import checked_copy, required_copy
 from ..symbols import Size, Symbols, product
 from ..tensor import Tensor
@@ -18,6 +18,11 @@ from .registry import converter
 def convert_check_index(
     ctx: Context, indices: Tensor, size: Size, wraps: bool, number: int
 ) -> Tensor:
+    if ctx.on_gpu:
+        raise Unsupported(
+            "on a GPU: indices that the model computes cannot be looked at during a call",
+            "indices.clamp(0, size - 1), which proves where they lie",
+        )
     scope = Symbols()
 
     def extent() -> tuple[list[tirx.Var], Any]:
@@ -38,6 +43,11 @@ def convert_require(ctx: Context, values: Tensor, holds: Tensor, number: int) ->
 
 def required(ctx: Context, values: Tensor, holds: Tensor, message: str) -> Tensor:
     """The values; the call fails with the message where one of the bools is false."""
+    if ctx.on_gpu:
+        raise Unsupported(
+            "on a GPU: what the model asserts of its values cannot be looked at during a call",
+            "--target cpu",
+        )
     flat = ctx.reshape(values, (product(values.shape),))
     conditions = ctx.reshape(holds, (product(holds.shape),))
     function = required_copy(values.dtype, message=message)

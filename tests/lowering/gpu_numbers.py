@@ -131,6 +131,27 @@ class Bert(nn.Module):
         return made.last_hidden_state, made.pooler_output
 
 
+class Roberta(nn.Module):
+    """The same of RoBERTa: positions are a running sum of the mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import RobertaConfig, RobertaModel
+
+        config = RobertaConfig(
+            vocab_size=90,
+            hidden_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            intermediate_size=160,
+            max_position_embeddings=128,
+        )
+        self.model = RobertaModel(config)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+
 class Edges(nn.Module):
     """NaN, infinities and large arguments: what fast GPU code gets wrong."""
 
@@ -230,13 +251,14 @@ def model_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, list[tuple[Any, 
     if name == "block":
         calls = [(torch.randint(0, 60, (b, s)),) for b, s in ((2, 17), (1, 2), (3, 150))]
         return Block().to(dtype), calls, {"ids": {0: AUTO, 1: AUTO}}
-    if name == "bert":
+    if name in ("bert", "roberta"):
         calls = []
         for b, s in ((2, 11), (3, 70)):
             seen = torch.arange(s)[None].expand(b, s) < s - 3 * torch.arange(b)[:, None]
             calls.append((torch.randint(0, 90, (b, s)), seen.long()))
         axes = {0: AUTO, 1: AUTO}
-        return Bert().to(dtype), calls, {"ids": axes, "mask": axes}
+        model = Bert() if name == "bert" else Roberta()
+        return model.to(dtype), calls, {"ids": axes, "mask": axes}
     if name in ("scans", "sorts"):
         sizes = ((5, 40), (1, 8), (3, 2500), (70, 33), (2, 1025))
         axes = {0: AUTO, 1: AUTO}
