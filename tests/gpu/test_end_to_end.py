@@ -72,3 +72,47 @@ def test_an_exported_encoder_gives_eagers_numbers_at_every_size(
         with pytest.raises(GuardError, match=what):
             loaded(ids, np.ones(ids.shape, np.bool_))
     libraries[0].standin_check()  # no kernel wrote beside its memory
+
+
+class Sampler(torch.nn.Module):
+    """The last step of a decoder: few rows by a weight in parts, and the most likely that are left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(1024, 1200)
+
+    def forward(self, x: torch.Tensor, most: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        logits = self.head(x)
+        values, places = logits.float().sort(dim=-1, descending=True, stable=True)
+        before = values.softmax(-1).cumsum(-1) - values.softmax(-1)
+        kept = values.masked_fill(before > most[:, None], float("-inf"))
+        left = torch.full_like(kept, float("-inf")).scatter(-1, places, kept)
+        return left, *logits.topk(5)
+
+
+def test_scans_sorts_writes_and_parts_are_recorded_as_graphs(
+    tmp_path: Path, kernels: Path, libraries: tuple[ctypes.CDLL, ctypes.CDLL]
+) -> None:
+    torch.manual_seed(0)
+    made = exported_for_gpu(
+        tmp_path,
+        Sampler().half(),
+        (torch.randn(3, 1024, dtype=torch.float16), torch.rand(3)),
+        axes={"x": ("n", None), "most": ("n",)},
+        dynamic={"n": (1, 40)},
+    )
+    assert "gemm_part" in made.source
+    plain = tcexport.load(made.for_standin(kernels), device="cuda")
+    recorded = tcexport.load(made.path, device="cuda", cuda_graphs=True)
+    for rows in (3, 20, 3, 20, 3, 20):
+        x, most = torch.randn(rows, 1024, dtype=torch.float16), torch.rand(rows)
+        found = plain(x.numpy(), most.numpy())
+        for got, same in zip(recorded(x.numpy(), most.numpy()), found, strict=True):
+            np.testing.assert_array_equal(got, same)
+        with torch.no_grad():
+            wanted = made.model(x, most)
+        np.testing.assert_allclose(found[1], wanted[1].numpy(), rtol=0, atol=TOLERANCE)
+        hidden = np.isinf(found[0]) != np.isinf(wanted[0].numpy())
+        assert hidden.sum() <= rows  # where a sum is as large as the limit, give or take a rounding
+    assert recorded.metrics.replays == 2
+    libraries[0].standin_check()
