@@ -10,7 +10,7 @@ from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
 from .conv_weights import Convolution, Write, packed_shape
-from .panels import SHORT, STEPS, ask_ahead, ask_near, ask_next, is_narrow, widened
+from .panels import ask_ahead, ask_near, ask_next, is_narrow, steps_together, turn, widened
 from .prim_func import (
     Expr,
     ceil_div,
@@ -41,7 +41,8 @@ def emit_dense(
     target: CpuTarget,
     write: Write,
 ) -> None:
-    """Chunks of lines by panels in parallel; in each, strips of two vectors by lines.
+    """Chunks of lines by panels in parallel; in each, strips of two vectors by lines. Of the weight and
+    the input, threads share out the one that is larger.
 
     Short lines go two at a time, or a tile would be too small for what it reads of the weight.
     """
@@ -52,10 +53,11 @@ def emit_dense(
     chunks = let(T.max(chunks, index(1)), "chunks")
     width = 2 * target.lanes
     short = target.tile_rows // 2
+    heavy = n * h * row < index(panels * depth * PANEL)
     with parallel(n * chunks * index(panels)) as task:
-        panel = hidden(mod(task, panels))
-        chunk = hidden(mod(div(task, panels), chunks))
-        item = hidden(div(task, index(panels) * chunks))
+        place = turn(task, panels, n * chunks, heavy)
+        panel = place.panel
+        chunk, item = hidden(mod(place.part, chunks)), hidden(div(place.part, chunks))
         begin = hidden(div(ho * chunk, chunks))
         lines = hidden(div(ho * (chunk + 1), chunks) - begin)
         group = hidden(div(panel, of_group)) if conv.groups > 1 else index(0)
@@ -67,17 +69,15 @@ def emit_dense(
         if is_narrow(weight):
             wide = widened(weight, panel, depth, index(0), PANEL, target.lanes)
 
-        def asking(block: Expr, blocks: Expr) -> Callable[[Expr, int], None] | None:
-            if depth <= SHORT:  # it stays in the level-one cache
-                return None
-            return ask_next(weight, depth, panel * index(PANEL), PANEL, block, blocks)
+        def asking(block: Expr, blocks: Expr) -> Callable[[Expr], None] | None:
+            return ask_next(weight, depth, steps_together(target.lanes), place, block, blocks)
 
         def tile(
             line: Expr,
             pixel: Expr,
             strip: Expr,
             count: tuple[int, int],
-            ask: Callable[[Expr, int], None] | None,
+            ask: Callable[[Expr], None] | None,
         ) -> None:
             first = let(strip * index(width), "first")
             columns = let(left - first, "columns")
@@ -93,16 +93,16 @@ def emit_dense(
                 for i in range(count[0])
             ]
             channel = let(before + first)
-            place = _Place(sources, results, row, pixel, panel, wide, first, channel, columns, ask)
+            at = _Place(sources, results, row, pixel, panel, wide, first, channel, columns, ask)
             rest = conv.group_filters % width
             if not 0 < rest <= target.lanes:
-                _tile(conv, x, weight, place, (*count, 2), target, write)
+                _tile(conv, x, weight, at, (*count, 2), target, write)
                 return
             with T.If(columns > index(target.lanes)):
                 with T.Then():
-                    _tile(conv, x, weight, place, (*count, 2), target, write)
+                    _tile(conv, x, weight, at, (*count, 2), target, write)
                 with T.Else():
-                    _tile(conv, x, weight, place, (*count, 1), target, write)
+                    _tile(conv, x, weight, at, (*count, 1), target, write)
 
         pairs = hidden(T.Select(wo <= index(short), div(lines, 2), index(0)))
         with serial(pairs) as pair, serial(strips) as strip:
@@ -139,7 +139,7 @@ class _Place:
     first: Expr
     channel: Expr
     columns: Expr
-    ask: Callable[[Expr, int], None] | None
+    ask: Callable[[Expr], None] | None
 
 
 def _tile(
@@ -178,12 +178,13 @@ def _tile(
                     ask_near(weight, place.panel, k0 + j, place.first, width=vectors * lanes)
                 step(sources, j, k0 + j)
 
-            with serial(length // STEPS) as group:
-                first = let(group * index(STEPS))
-                place.ask(k0 + first, STEPS)
-                for i in range(STEPS):
-                    at(first + index(i))
-            for j in range(length // STEPS * STEPS, length):
+            together = steps_together(lanes)
+            with serial(length // together) as group:
+                begin = let(group * index(together))
+                place.ask(k0 + begin)
+                for i in range(together):
+                    at(begin + index(i))
+            for j in range(length // together * together, length):
                 at(index(j))
 
     def pixel_at(i: int, sources: list[Expr], at: Expr, k: Expr) -> Expr:

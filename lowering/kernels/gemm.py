@@ -16,7 +16,7 @@ from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
 from .half import load_wide, narrow, rounded
-from .panels import LINE_BYTES, STEPS, ask_ahead, ask_near, ask_next, is_narrow
+from .panels import LINE_BYTES, ask_ahead, ask_near, ask_next, is_narrow, steps_together, turn
 from .prim_func import (
     FLOAT,
     Expr,
@@ -39,6 +39,7 @@ from .tile import PANEL, accumulate, fewest_rows, finish_tile, numbered_blocks, 
 from .vector_math import activate
 
 _CHUNK_BYTES = 512 * 1024  # rows of A that pass over one panel before the next is taken
+_FITTING = 256 * 1024  # elements of A that stay in the level-two cache, beside panels
 _FAR_COLUMNS = 8192  # C of so many columns is not in the cache when a tile is stored
 _ENOUGH_TASKS = 64  # chunks are made smaller until there are so many, for the cores to share
 
@@ -131,7 +132,15 @@ def _emit(gemm: _Gemm, m: Expr, target: CpuTarget) -> None:
                 with T.If(m == index(rows)), T.Then():
                     _few_rows(gemm, rows, tile_vectors(rows, target))
         with T.Else():
-            _many_rows(gemm, m, few, target.tile_rows)
+            if 2 * target.lanes < PANEL:
+                _many_rows(gemm, m, few, target.tile_rows)
+                return
+            # A single block reads a panel as it lies in memory, and has nothing to do meanwhile.
+            with T.If(m <= index(target.tile_rows)):
+                with T.Then():
+                    _many_rows(gemm, m, few, target.tile_rows, alone=True)
+                with T.Else():
+                    _many_rows(gemm, m, target.tile_rows, target.tile_rows)
 
 
 def _few_rows(gemm: _Gemm, rows: int, vectors: int) -> None:
@@ -152,8 +161,9 @@ def _few_rows(gemm: _Gemm, rows: int, vectors: int) -> None:
                     _tile(gemm, rows, 2, T.int64(0), column)
 
 
-def _many_rows(gemm: _Gemm, m: Expr, few: int, tile_rows: int) -> None:
-    """Chunks of rows by panels in parallel; in each, strips of two vectors by blocks of rows."""
+def _many_rows(gemm: _Gemm, m: Expr, few: int, tile_rows: int, *, alone: bool = False) -> None:
+    """Chunks of rows by panels in parallel; in each, strips of two vectors by blocks of rows, of which
+    the only one asks for its own panel where it is ``alone``."""
     panels = packed_shape(gemm.n, gemm.k)[0]
     width = 2 * gemm.lanes
     chunk_rows = max(4 * tile_rows, _CHUNK_BYTES // (4 * max(gemm.k, 1)))
@@ -162,19 +172,25 @@ def _many_rows(gemm: _Gemm, m: Expr, few: int, tile_rows: int) -> None:
         T.min(ceil_div(m, 4 * tile_rows), index(-(-_ENOUGH_TASKS // panels))),
     )
     chunks = let(chunks, "chunks")
+    together = steps_together(gemm.lanes)
+    fits = m * index(gemm.k) <= index(_FITTING)
     with parallel(chunks * index(panels)) as task:
-        chunk = let(div(task, panels), "chunk")
-        panel = let(mod(task, panels), "panel")
+        place = turn(task, panels, chunks, fits)
+        chunk, panel = place.part, place.panel
         first_row = let(div(m * chunk, chunks), "first_row")
         rows = let(div(m * (chunk + 1), chunks) - first_row, "rows")
         strips = T.min(index(PANEL // width), ceil_div(index(gemm.n) - panel * index(PANEL), width))
+        strips = let(strips)
         with serial(strips) as strip:
             column = let(panel * index(PANEL) + strip * index(width), "column")
             fewest = fewest_rows(few, tile_rows)
 
             def blocks(first: Expr, rows: Expr, wide: tirx.Buffer | None) -> None:
                 def tile_of(block: Expr, blocks: Expr) -> Callable[[Expr, int], None]:
-                    ask = ask_next(gemm.b, gemm.k, column, width, block, blocks)
+                    ask = None
+                    if not alone:
+                        of_task = strip * blocks + block, strips * blocks
+                        ask = ask_next(gemm.b, gemm.k, together, place, *of_task)
                     return lambda row, count: _tile(gemm, count, 2, row, column, wide, ask=ask)
 
                 numbered_blocks(first, rows, fewest, tile_rows, tile_of)
@@ -200,7 +216,7 @@ def _tile(
     wide: tirx.Buffer | None = None,
     *,
     widens: bool = False,
-    ask: Callable[[Expr, int], None] | None = None,
+    ask: Callable[[Expr], None] | None = None,
 ) -> None:
     """Rows by vectors of C, from ``row`` and ``column`` on, over the whole of k. ``wide`` is where the
     tile finds these columns of the weight in float32 ``[k, width]``, or where it ``widens`` them to.
@@ -227,26 +243,30 @@ def _tile(
         value = gemm.finish(value, row + i, column + j, lanes)
         store(gemm.c, value, row + i, column + j, lanes=lanes)
 
+    def near(k: Expr) -> None:
+        if wide is not None:
+            ask_near(wide, k, index(0), width=width)
+        else:
+            panel, at = stored_at(0)
+            ask_near(gemm.b, panel, k, at, width=width)
+
     def steps(step: Callable[[Expr], None]) -> None:
         if ask is None:
             with serial(gemm.k) as k:
-                for first in range(0, width, PANEL):
-                    panel, at = stored_at(first)
-                    ask_ahead(gemm.b, panel, k, at, min(width, PANEL))
+                if wide is None or widens:
+                    for first in range(0, width, PANEL):
+                        panel, at = stored_at(first)
+                        ask_ahead(gemm.b, panel, k, at, min(width, PANEL))
                 step(k)
             return
-        with serial(gemm.k // STEPS) as group:
-            first = let(group * index(STEPS))
-            ask(first, STEPS)
-            for i in range(STEPS):
-                k = first + index(i)
-                if wide is not None:
-                    ask_near(wide, k, index(0), width=width)
-                else:
-                    panel, at = stored_at(0)
-                    ask_near(gemm.b, panel, k, at, width=width)
-                step(k)
-        for k in range(gemm.k // STEPS * STEPS, gemm.k):
+        together = steps_together(lanes)
+        with serial(gemm.k // together) as group:
+            begin = let(group * index(together))
+            ask(begin)
+            for i in range(together):
+                near(begin + index(i))
+                step(begin + index(i))
+        for k in range(gemm.k // together * together, gemm.k):
             step(index(k))
 
     if ask is not None and gemm.n >= _FAR_COLUMNS:

@@ -8,9 +8,9 @@ of the thread that lies in its cache, as a panel of float32 would.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tvm import DataType, tirx
-from tvm.tirx.script.builder import ir as T
 
 from .half import load_wide
 from .prim_func import (
@@ -32,13 +32,38 @@ from .tile import PANEL
 LINE_BYTES = 64
 AHEAD = 256  # steps of k that a weight is asked for before it is used: it comes from far away
 NEAR = 12  # the same, where it lies in the level-two cache
-SHORT = 192  # steps of k for which a panel of float32 takes half of the level-one cache
-STEPS = 2  # of k in a round of the innermost loop, which pays for the requests
+_SHORT = 192  # steps of k for which a panel of float32 takes half of the level-one cache
+_HELD_BYTES = 640 * 1024  # a panel of more leaves the level-two cache no room for the next
 _FRACTION = 16  # bits of a number of lines behind the point
 
 
 def is_narrow(packed: tirx.Buffer) -> bool:
     return str(packed.dtype) != FLOAT
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which panel a task multiplies with which part of the rows, and what of the rows the same thread
+    takes with that panel: it is part ``begin`` of ``of`` parts."""
+
+    panel: Expr
+    part: Expr
+    begin: Expr
+    of: Expr
+
+
+def turn(task: Expr, panels: int, parts: Expr, by_panel: Expr) -> Turn:
+    """The order of ``panels`` times ``parts`` tasks, which threads take in pieces that hang together.
+
+    ``by_panel``, all parts come before the next panel: then threads read different panels, each of
+    them once, but all of the rows for each. Else all panels come before the next part.
+    """
+    return Turn(
+        panel=hidden(select(by_panel, div(task, parts), mod(task, panels))),
+        part=hidden(select(by_panel, mod(task, parts), div(task, panels))),
+        begin=hidden(select(by_panel, mod(task, parts), index(0))),
+        of=hidden(select(by_panel, parts, index(1))),
+    )
 
 
 def ask_ahead(packed: tirx.Buffer, panel: Expr, k: Expr, first: Expr, width: int) -> None:
@@ -57,36 +82,34 @@ def ask_near(columns: tirx.Buffer, *position: Expr, width: int) -> None:
         prefetch(columns, *outer, row + index(NEAR), first + index(column), cache=1)
 
 
+def steps_together(lanes: int) -> int:
+    """How many steps of k a round of the innermost loop takes. Where a step is short, two: requests and
+    the counting of a round would be too much beside one."""
+    return 1 if 2 * lanes >= PANEL else 2
+
+
 def ask_next(
-    packed: tirx.Buffer, depth: int, column: Expr, width: int, block: Expr, blocks: Expr
-) -> Callable[[Expr, int], None]:
-    """Ask for the ``width`` columns after those at ``column``, while ``blocks`` blocks of rows pass
-    over these: each asks for its share of lines, so that they come from far away while the core
-    multiplies. A block that is alone has its own columns to wait for, and asks for them some steps
-    ahead, as `ask_ahead` does.
+    packed: tirx.Buffer, depth: int, steps: int, turn: Turn, block: Expr, blocks: Expr
+) -> Callable[[Expr], None] | None:
+    """Ask for the panel after this one, while ``blocks`` blocks of a task (two at least) pass over
+    this: each asks for its share of lines, so that they come from far away while the core multiplies.
 
-    Returns what emits the requests of some steps of k, given the first and their number, an even one.
+    Returns what emits the requests of ``steps`` steps of k, given the first of them; None where the
+    level-two cache has no room for two panels, or where the level-one cache holds one.
     """
-    per_line = LINE_BYTES // DataType(packed.dtype).itemsize
-    per_step = max(1, width // per_line)
-    stride = per_line if width >= PANEL else PANEL  # from one line of the columns to the next
-    alone = blocks == index(1)
-    share = div(block * index(depth * per_step), blocks)
-    first = let(select(alone, index(AHEAD * per_step), share))
-    at = let(select(alone, column, column + index(width)))
-    place = hidden(div(at, PANEL) * index(depth * PANEL) + mod(at, PANEL) + first * index(stride))
-    step = hidden(div(index(per_step << _FRACTION), blocks))
+    if depth <= _SHORT or depth * PANEL * DataType(packed.dtype).itemsize > _HELD_BYTES:
+        return None
+    stride = LINE_BYTES // DataType(packed.dtype).itemsize
+    lines = max(1, steps * PANEL // stride)  # of the panel, in so many steps
+    block, blocks = turn.begin * blocks + block, let(turn.of * blocks)
+    share = div(block * index(depth * lines // steps), blocks)
+    place = hidden((turn.panel + index(1)) * index(depth * PANEL) + share * index(stride))
+    step = hidden(div(index((lines << _FRACTION) // steps), blocks))
 
-    def request(line: Expr) -> None:
-        prefetch(packed, index(0), index(0), place + line * index(stride))
-
-    def ask(k: Expr, steps: int) -> None:
-        lines = steps * per_step
-        for i in range(0, lines, 2):  # of two blocks each needs half of the lines
-            request((k + index(i // per_step)) * step >> index(_FRACTION))
-        with T.If(alone), T.Then():
-            for i in range(1, lines, 2):
-                request(k * index(per_step) + index(i))
+    def ask(k: Expr) -> None:
+        line = let(place + (k * step >> index(_FRACTION)) * index(stride))
+        for i in range(max(1, lines // 2)):  # what each of two blocks asks for meanwhile
+            prefetch(packed, index(0), index(0), line + index(i * stride))
 
     return ask
 

@@ -86,7 +86,7 @@ def test_the_constants_of_an_epilogue_take_no_registers_from_the_products(activa
     loops = inner_loops(assembly(func, target))
     products = [loop for loop in loops if "vfmadd231ps" in loop and "vdivps" not in loop]
     most = max(loop.count("vfmadd231ps") for loop in products)
-    assert most == 2 * 2 * target.tile_rows  # two vectors of columns, two steps of k
+    assert most == 2 * target.tile_rows
     assert not [loop for loop in products if _SPILL.search(loop)]
     assert all("prefetch" in loop for loop in products)
 
