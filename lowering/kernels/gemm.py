@@ -39,7 +39,7 @@ from .tile import PANEL, accumulate, fewest_rows, finish_tile, numbered_blocks, 
 from .vector_math import activate
 
 _CHUNK_BYTES = 512 * 1024  # rows of A that pass over one panel before the next is taken
-_FITTING = 256 * 1024  # elements of A that stay in the level-two cache, beside panels
+_FITTING = 128 * 1024  # elements of A that stay in the level-two cache, beside panels
 _FAR_COLUMNS = 8192  # C of so many columns is not in the cache when a tile is stored
 _ENOUGH_TASKS = 64  # chunks are made smaller until there are so many, for the cores to share
 
