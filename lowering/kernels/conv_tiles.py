@@ -10,7 +10,7 @@ from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
 from .conv_weights import Convolution, Write, packed_shape
-from .panels import ask_ahead, ask_near, ask_next, is_narrow, steps_together, turn, widened
+from .panels import ask_ahead, ask_near, ask_next, asking_steps, is_narrow, turn, widened
 from .prim_func import (
     Expr,
     ceil_div,
@@ -70,7 +70,7 @@ def emit_dense(
             wide = widened(weight, panel, depth, index(0), PANEL, target.lanes)
 
         def asking(block: Expr, blocks: Expr) -> Callable[[Expr], None] | None:
-            return ask_next(weight, depth, steps_together(target.lanes), place, block, blocks)
+            return ask_next(weight, depth, target.lanes, place, block, blocks)
 
         def tile(
             line: Expr,
@@ -171,21 +171,20 @@ def _tile(
                     step(sources, j, k0 + j)
                 return
 
-            def at(j: Expr) -> None:
+            def near(j: Expr) -> None:
                 if place.wide is not None:
                     ask_near(place.wide, k0 + j, place.first, width=vectors * lanes)
                 else:
                     ask_near(weight, place.panel, k0 + j, place.first, width=vectors * lanes)
-                step(sources, j, k0 + j)
 
-            together = steps_together(lanes)
-            with serial(length // together) as group:
-                begin = let(group * index(together))
-                place.ask(k0 + begin)
-                for i in range(together):
-                    at(begin + index(i))
-            for j in range(length // together * together, length):
-                at(index(j))
+            ask = place.ask
+            asking_steps(
+                length,
+                lanes,
+                lambda j: ask(k0 + j),
+                near,
+                lambda j: step(sources, j, k0 + j),
+            )
 
     def pixel_at(i: int, sources: list[Expr], at: Expr, k: Expr) -> Expr:
         down, right = divmod(i, pixels)

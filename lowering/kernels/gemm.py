@@ -16,7 +16,7 @@ from tvm.tirx.script.builder import ir as T
 
 from ..targets import CpuTarget
 from .half import load_wide, narrow, rounded
-from .panels import LINE_BYTES, ask_ahead, ask_near, ask_next, is_narrow, steps_together, turn
+from .panels import LINE_BYTES, ask_ahead, ask_near, ask_next, asking_steps, is_narrow, turn
 from .prim_func import (
     FLOAT,
     Expr,
@@ -172,7 +172,6 @@ def _many_rows(gemm: _Gemm, m: Expr, few: int, tile_rows: int, *, alone: bool = 
         T.min(ceil_div(m, 4 * tile_rows), index(-(-_ENOUGH_TASKS // panels))),
     )
     chunks = let(chunks, "chunks")
-    together = steps_together(gemm.lanes)
     fits = m * index(gemm.k) <= index(_FITTING)
     with parallel(chunks * index(panels)) as task:
         place = turn(task, panels, chunks, fits)
@@ -190,7 +189,7 @@ def _many_rows(gemm: _Gemm, m: Expr, few: int, tile_rows: int, *, alone: bool = 
                     ask = None
                     if not alone:
                         of_task = strip * blocks + block, strips * blocks
-                        ask = ask_next(gemm.b, gemm.k, together, place, *of_task)
+                        ask = ask_next(gemm.b, gemm.k, gemm.lanes, place, *of_task)
                     return lambda row, count: _tile(gemm, count, 2, row, column, wide, ask=ask)
 
                 numbered_blocks(first, rows, fewest, tile_rows, tile_of)
@@ -259,15 +258,7 @@ def _tile(
                         ask_ahead(gemm.b, panel, k, at, min(width, PANEL))
                 step(k)
             return
-        together = steps_together(lanes)
-        with serial(gemm.k // together) as group:
-            begin = let(group * index(together))
-            ask(begin)
-            for i in range(together):
-                near(begin + index(i))
-                step(begin + index(i))
-        for k in range(gemm.k // together * together, gemm.k):
-            step(index(k))
+        asking_steps(gemm.k, lanes, ask, near, step)
 
     if ask is not None and gemm.n >= _FAR_COLUMNS:
         for i in range(rows):

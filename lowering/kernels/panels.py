@@ -82,23 +82,44 @@ def ask_near(columns: tirx.Buffer, *position: Expr, width: int) -> None:
         prefetch(columns, *outer, row + index(NEAR), first + index(column), cache=1)
 
 
-def steps_together(lanes: int) -> int:
+def _together(lanes: int) -> int:
     """How many steps of k a round of the innermost loop takes. Where a step is short, two: requests and
     the counting of a round would be too much beside one."""
     return 1 if 2 * lanes >= PANEL else 2
 
 
+def asking_steps(
+    length: int,
+    lanes: int,
+    ask: Callable[[Expr], None],
+    near: Callable[[Expr], None],
+    step: Callable[[Expr], None],
+) -> None:
+    """The innermost loop, over ``length`` steps: ``ask`` once in a round, given the first of its steps
+    (as `ask_next` gives it), ``near`` and ``step`` at each."""
+    together = _together(lanes)
+    with serial(length // together) as group:
+        begin = let(group * index(together))
+        ask(begin)
+        for i in range(together):
+            near(begin + index(i))
+            step(begin + index(i))
+    for k in range(length // together * together, length):
+        step(index(k))
+
+
 def ask_next(
-    packed: tirx.Buffer, depth: int, steps: int, turn: Turn, block: Expr, blocks: Expr
+    packed: tirx.Buffer, depth: int, lanes: int, turn: Turn, block: Expr, blocks: Expr
 ) -> Callable[[Expr], None] | None:
     """Ask for the panel after this one, while ``blocks`` blocks of a task (two at least) pass over
     this: each asks for its share of lines, so that they come from far away while the core multiplies.
 
-    Returns what emits the requests of ``steps`` steps of k, given the first of them; None where the
-    level-two cache has no room for two panels, or where the level-one cache holds one.
+    Returns what emits the requests of a round of `asking_steps`; None where the level-two cache has no
+    room for two panels, or where the level-one cache holds one.
     """
     if depth <= _SHORT or depth * PANEL * DataType(packed.dtype).itemsize > _HELD_BYTES:
         return None
+    steps = _together(lanes)
     stride = LINE_BYTES // DataType(packed.dtype).itemsize
     lines = max(1, steps * PANEL // stride)  # of the panel, in so many steps
     block, blocks = turn.begin * blocks + block, let(turn.of * blocks)

@@ -38,6 +38,9 @@ GROUPS = [
     Convolution(32, 64, (3, 3), stride=(2, 2), padding=(1, 1), groups=2),
     Convolution(6, 88, (2, 3), padding=(1, 1), dilation=(2, 2), groups=2, activation="silu"),
     Convolution(9, 40, (1, 1), residual=True, activation="relu"),
+    # Panels that leave the level-one cache, with a step left over and without.
+    Convolution(33, 75, (3, 3), padding=(1, 1), bias=True, activation="relu"),
+    Convolution(64, 40, (3, 3), stride=(2, 2), bias=True),
 ]
 
 

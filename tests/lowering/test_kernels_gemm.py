@@ -70,6 +70,34 @@ def test_every_row_count_agrees_with_numpy(level, n, k):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("n, k", [(75, 193), (40, 512)])
+def test_every_row_count_agrees_where_the_panel_to_come_is_asked_for(level, n, k):
+    """Long enough for it, with a step left over and without; all panels before the next rows, too."""
+    for m in (*range(1, 45), 97, 300, 700):
+        _check(level, m, n, k, bias=True, activation=None, residual=False)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_panel_that_leaves_no_room_for_the_next_agrees_with_numpy(level):
+    for m in (3, 14, 15, 61):
+        _check(level, m, 70, 5300, bias=True, activation=None, residual=False)
+
+
+@pytest.mark.parametrize("level, steps", [("x86-64-v3", 2), ("x86-64-v4", 1)])
+def test_products_ask_for_what_comes(level, steps):
+    """The panel to come in the level-two cache, this one's next lines in the level-one cache; and no
+    sum leaves the registers for it."""
+    target = CPU_TARGETS[level]
+    func = gemm(96, 512, bias=True, activation="gelu", residual=False, target=target)
+    products = [loop for loop in inner_loops(assembly(func, target)) if "vfmadd231ps" in loop]
+    asking = [loop for loop in products if "prefetcht0" in loop]
+    most = max(loop.count("vfmadd231ps") for loop in asking)
+    assert most == 2 * steps * target.tile_rows
+    assert all("prefetcht1" in loop for loop in products)
+    assert not [loop for loop in asking if _SPILL.search(loop)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_epilogues_agree_with_torch(level, activation):
     for m in (1, 5, 31):
