@@ -111,7 +111,8 @@ def same_numbers(got: torch.Tensor, want: torch.Tensor) -> tuple[bool, float]:
         count += b.numel()
     if not count:
         return True, 0.0
-    scale = max(math.sqrt(squares / count), 1e-2)
+    # Squares that overflow would make the scale infinite, and with it everything the same.
+    scale = max(math.sqrt(squares / count), 1e-2) if math.isfinite(squares) else 1e-2
     same, largest = True, 0.0
     for a, b in _wide_parts(got, want):
         difference = (a - b).abs()

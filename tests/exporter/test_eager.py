@@ -59,3 +59,9 @@ def test_views_and_complex_numbers_and_integers() -> None:
     assert same_numbers(other, counts) == (False, pytest.approx(10 / SIZE))
     assert same_numbers(counts[:0], counts[:0]) == (True, 0.0)
     assert same_numbers(want, want[None]) == (False, math.inf)
+
+
+def test_numbers_whose_squares_overflow_are_compared_with_each_other():
+    want = torch.full((4,), 1e200, dtype=torch.float64)
+    assert same_numbers(want.clone(), want) == (True, 0.0)
+    assert not same_numbers(2 * want, want)[0]
