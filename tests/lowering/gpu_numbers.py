@@ -109,6 +109,16 @@ class Images(nn.Module):
         return self.head(self.line(x.flatten(2)).mean(-1))
 
 
+_SMALL = {
+    "vocab_size": 90,
+    "hidden_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 160,
+    "max_position_embeddings": 128,
+}
+
+
 class Bert(nn.Module):
     """The encoder of transformers, of a small size."""
 
@@ -116,15 +126,7 @@ class Bert(nn.Module):
         super().__init__()
         from transformers import BertConfig, BertModel
 
-        config = BertConfig(
-            vocab_size=90,
-            hidden_size=96,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            intermediate_size=160,
-            max_position_embeddings=128,
-        )
-        self.model = BertModel(config)
+        self.model = BertModel(BertConfig(**_SMALL))
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
         made = self.model(input_ids=ids, attention_mask=mask)
@@ -138,15 +140,7 @@ class Roberta(nn.Module):
         super().__init__()
         from transformers import RobertaConfig, RobertaModel
 
-        config = RobertaConfig(
-            vocab_size=90,
-            hidden_size=96,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            intermediate_size=160,
-            max_position_embeddings=128,
-        )
-        self.model = RobertaModel(config)
+        self.model = RobertaModel(RobertaConfig(**_SMALL))
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
